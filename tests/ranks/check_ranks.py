@@ -245,7 +245,7 @@ def check_columns(folder, preload, start):
 
 
 def check_copied_back(folder, preload, start):
-    """As PyTorch does it: copied to a bucket, broadcast there, and copied back. What is absent there is absent here; and
+    """As PyTorch does it: copied to a bucket, broadcast there, and copied back. Bytes that are absent there are absent here; and
     the calls find their streams idle, however long the broadcast takes to begin."""
     def steps(rank, identity):
         mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]

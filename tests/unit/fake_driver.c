@@ -73,7 +73,7 @@ __attribute__((format(printf, 1, 2))) static _Noreturn void end_test(const char 
 
 /* --- failing */
 
-/* What gives something back, and is called once. */
+/* Calls that give something back, and are made once. */
 static bool can_only_succeed(enum fake_call call)
 {
     return call == FAKE_event_destroy || call == FAKE_ctx_pop_current ||
@@ -493,7 +493,7 @@ static void set_access_of_one(struct mapping *mapping, const CUmemAccessDesc *ac
              (mapping->access >> fake.device & 1) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-/* Of one mapping or of several, whole and without a gap. */
+/* Sets the access of one mapping or of several, whole and without a gap. */
 static CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
                                size_t count)
 {
@@ -567,7 +567,7 @@ static CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute at
     return CUDA_SUCCESS;
 }
 
-/* What is mapped is known to the driver; all else is host memory that it was not told of. */
+/* The driver knows mapped memory; all else is host memory that nobody has told the driver of. */
 static CUresult pointer_get_attribute(void *value, CUpointer_attribute attribute,
                                       CUdeviceptr address)
 {

@@ -44,17 +44,17 @@ struct fake_driver {
     struct fake_work work[FAKE_WORK];
     size_t work_count;
 
-    /* What there is. */
+    /* The objects that there are. */
     size_t reservations, mappings, handles, events; /* handles: references to them */
     size_t physical_bytes;
     size_t streams;
     size_t pushed_contexts;
     CUstreamCaptureMode capture_mode;
 
-    /* What the test may set, and the driver has of its pool FAKE_POOL. */
+    /* The figures of the driver's pool FAKE_POOL, which the test may set. */
     uint64_t pool[CU_MEMPOOL_ATTR_USED_MEM_HIGH + 1]; /* by attribute */
 
-    /* What the test may set. */
+    /* Settings of the test. */
     CUdevice device;         /* of the current context */
     size_t total_bytes;      /* of the device */
     bool is_busy;            /* queries find work that is not done; waits end at once */

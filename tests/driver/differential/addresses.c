@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is an address and what only looks like one: among parameters, and in what is copied to the
- * device. */
+/* Addresses, and bytes that only look like addresses: among parameters, and in bytes that are
+ * copied to the device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 
 enum { ROWS = 2048, COLUMNS = 512, MATRIX_BYTES = ROWS * COLUMNS * 4 };
 
-/* What was on the stack before: pairs of small numbers, and addresses of host memory without
- * access. */
+/* Leaves what may have been on the stack before: pairs of small numbers, and addresses of host
+ * memory without access. */
 static void litter(struct torch_copy *copy, CUdeviceptr deferred)
 {
     static char *closed;
@@ -180,7 +180,7 @@ SCENARIO(records_of_a_snapshot)
         read_records(table + (i + 1) * PART - i - 1, 1);
 }
 
-/* Of each address some bytes, and in a second copy the others; the later ones first, or last. */
+/* A copy has some bytes of each address, a second one the others; the later ones first, or last. */
 SCENARIO(in_two_copies)
 {
     for (unsigned first = 1; first < 8; first++) {

@@ -7,7 +7,7 @@ from scenarios import main
 GRANULE = 2 << 20
 LOW = {"SIMCUDA_LOW": "1"}
 HMM = {"SIMCUDA_PAGEABLE": "1"}
-# Of the driver, by name.
+# Settings of the driver, by name.
 DRIVERS = {"as it is": {}, "low addresses": LOW, "HMM": HMM, "both": {**LOW, **HMM},
            "hints declined": {"SIMCUDA_HINTS": "0"}, "hints refused": {"SIMCUDA_HINTS": "2"},
            "low addresses, hints declined": {**LOW, "SIMCUDA_HINTS": "0"},

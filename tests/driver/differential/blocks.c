@@ -156,7 +156,7 @@ SCENARIO(freed_but_queued)
     print_bytes("kept", kept, 8 * MIB);
 }
 
-/* What a block leaves behind makes room for the next one: when the device is done with it. */
+/* The next block takes the memory that a block leaves behind, once the device is done with it. */
 SCENARIO(left_behind)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
@@ -412,7 +412,7 @@ SCENARIO(written_before)
     free(bytes);
 }
 
-/* What nobody has written is anything, but the same for who reads it and for who reads a copy. */
+/* Bytes that nobody has written may be anything, but must be the same in a copy. */
 SCENARIO(undefined_input)
 {
     unsigned char *bytes[2];

@@ -11,12 +11,12 @@ RULES = "write-only fill32\nwrite-only uniform32\nfrom-other copy32\nfrom-first 
 
 
 def kinds(dump):
-    """What the live allocations consist of."""
+    """The kinds of bytes in the live allocations."""
     return {kind for block in dump["blocks"] for kind in block["kinds"]}
 
 
 def outside(allocation):
-    """What the bytes in none of its blocks are."""
+    """The kinds of bytes that lie in none of the allocation's blocks."""
     inside = [part["kinds"] for part in allocation["parts"]]
     return {kind for kind, size in allocation["kinds"].items() if size > sum(kinds.get(kind, 0) for kinds in inside)}
 
@@ -112,7 +112,7 @@ def with_time(test):
 
 
 def peak_of(test, scenario, with_shim):
-    """Of the device's memory, as the driver counts it."""
+    """The peak of the device's memory, as the driver counts it."""
     stats = os.path.join(test.folder, "stats")
     test.run(scenario, {"SIMCUDA_STATS": stats, "METASHARD_SELFCHECK": "off"}, with_shim)
     with open(stats, encoding="utf-8") as file:
@@ -120,7 +120,7 @@ def peak_of(test, scenario, with_shim):
 
 
 def late(test):
-    """What takes scratch memory takes it while the program has less than it had."""
+    """Replays take scratch memory while the program has less memory than it had."""
     for scenario in ("read_late", "read_late_odd"):
         _, dump = test.both(scenario)
         test.check("all was recorded", dump["recorded_launches"] == 6 * 3 and dump["fallbacks"] == 0, dump)

@@ -19,8 +19,8 @@ SIMC10_EXPORT void REPORT(void *block, int64_t size, size_t allocated, size_t re
 /* How often it was called, and the bytes of all live blocks. */
 SIMC10_EXPORT void c10_told(int *calls_out, int64_t *bytes_out);
 
-/* c10::GetAllocator: its third function is what a request for memory calls. What it is called with
- * goes to `told`, which does not return: PyTorch throws an exception. */
+/* c10::GetAllocator: a request for memory calls its third function, which passes its arguments to
+ * `told`. `told` does not return: PyTorch throws an exception. */
 #define GET_ALLOCATOR _ZN3c1012GetAllocatorERKNS_10DeviceTypeE
 SIMC10_EXPORT void *GET_ALLOCATOR(const int8_t *type);
 SIMC10_EXPORT void c10_on_request(void (*told)(int8_t type, size_t bytes));

@@ -46,7 +46,7 @@ static struct tensor loaded(uint32_t planes, uint32_t rows, uint32_t columns)
     return tensor;
 }
 
-/* What the inputs make when they are one behind the other in a dimension. */
+/* The tensor that the inputs make when they are one behind the other in a dimension. */
 static struct tensor result_of(const struct tensor *inputs, size_t count, unsigned dimension)
 {
     struct tensor out = inputs[0];
@@ -319,7 +319,7 @@ SCENARIO(in_memory)
     print_bytes("into memory", out.at, bytes_of(&out));
 }
 
-/* What lies around it, and in the inputs later, is another matter. */
+/* Bytes around the part, and later bytes of the inputs, are another matter. */
 SCENARIO(into_a_part)
 {
     const struct tensor inputs[] = {loaded(8, 64, 64), loaded(8, 64, 64)};

@@ -137,7 +137,7 @@ bool fuzz_device_has_threads(void)
     return eager != NULL && strcmp(eager, "0") == 0;
 }
 
-/* Whether the log has a line about it. What is said again and again is not always said again. */
+/* Whether the log has a line about it. The log does not always repeat a line. */
 static bool is_told(const char *what)
 {
     char line[1000];
@@ -214,7 +214,7 @@ static unsigned find_operation(const char *name)
     exit(2);
 }
 
-/* What is left out is drawn and not run, so that the others stay as they are. */
+/* An operation that is left out is drawn and not run, so that the others stay as they are. */
 static void leave_out(const char *names)
 {
     while (names != NULL && *names != '\0') {
@@ -228,7 +228,7 @@ bool fuzz_is_left_out(const char *name)
     return left_out[find_operation(name)];
 }
 
-/* What all operations so far have shown would hide which one did: each has a number of its own. */
+/* Each operation has its own number: a number for all so far would hide which one differs. */
 static void run_one(uint64_t number, const char *name, uint64_t *record, uint32_t *kind)
 {
     begin(number);

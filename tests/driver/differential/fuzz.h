@@ -43,8 +43,7 @@ bool fuzz_is_newer(enum fuzz_entry entry);
 extern uint32_t *fuzz_hits; /* by entry */
 
 #define CALL(symbol) ((__typeof__(&symbol))fuzz_entry(FUZZ_##symbol))
-/* What the simulated driver exports beside the driver's functions (tools/simcuda/driver/hook.h,
- * gl.h). */
+/* Exports of the simulated driver beside driver functions (tools/simcuda/driver/hook.h, gl.h). */
 void *fuzz_stand_in(const char *name);
 #define FUZZ_STAND_IN(name) ((__typeof__(&name))fuzz_stand_in(#name))
 /* The other function when the condition is true; both have one type. */
@@ -129,7 +128,7 @@ struct fuzz_range fuzz_fresh_range(size_t most, size_t align);
 bool fuzz_two_ranges(struct fuzz_range *from, struct fuzz_range *to, size_t most, size_t align);
 /* Reads and observes. */
 void fuzz_read(CUdeviceptr at, size_t bytes);
-/* What slots hold, or would. */
+/* The bytes that slots hold, or would hold. */
 void fuzz_block_sizes(size_t sizes[FUZZ_SLOTS]);
 void fuzz_free_all(void);
 /* The end of a program: everything is read and freed. */

@@ -72,7 +72,7 @@ static void use_memory_value(void)
 
 /* --- nodes: made, changed in their graph, and in an executable one */
 
-/* What each kind of node is told: bytes that are there, and a word that may not be. */
+/* The arguments of each kind of node: bytes that are there, and a word that may not be. */
 struct nodes {
     CUDA_MEMCPY3D copy;
     CUDA_MEMSET_NODE_PARAMS set;

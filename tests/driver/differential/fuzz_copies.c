@@ -42,7 +42,7 @@ static void set(void)
     ways[way](range, twin, fuzz_one_in(2));
 }
 
-/* Of either kind; order: in which the source is read. */
+/* A copy of either kind; order: in which the source is read. */
 static void copy_async(bool twin, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream,
                        CUmemcpySrcAccessOrder order)
 {

@@ -27,7 +27,7 @@ static CUresult absent(void)
 }
 uint32_t *fuzz_hits;
 
-/* What cuGetProcAddress says, in both forms; a function that it does not tell is found by dlsym. */
+/* Asks both forms of cuGetProcAddress; dlsym finds a function that cuGetProcAddress lacks. */
 static void ask(int entry, __typeof__(&cuGetProcAddress) first,
                 __typeof__(&cuGetProcAddress_v2) second)
 {

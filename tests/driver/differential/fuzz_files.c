@@ -115,8 +115,8 @@ static bool by_blocks(int file)
     return is_seen;
 }
 
-/* What was read may change before it is copied: but where only a sample of it is compared the
- * program could not be served. */
+/* Bytes that were read may change before the copy, unless the shim compares only a sample of them
+ * and so could not serve the program. */
 static void read_file(int file)
 {
     static void (*const ways[])(int) = {by_pread_and_read, by_parts, by_stream, by_system_call};

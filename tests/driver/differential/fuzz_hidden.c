@@ -142,7 +142,7 @@ static void written_late(void)
     free_table(table);
 }
 
-/* What is queued waits, where the device has threads, for what the program does meanwhile. */
+/* If the device has threads, queued work waits for what the program does meanwhile. */
 static atomic_bool may_go;
 
 static void CUDA_CB wait_for_program(void *unused)
@@ -413,7 +413,7 @@ static void in_external(void)
     munmap(host, PAGE);
 }
 
-/* Of a graphics API, whose buffer is CUDA's and its own by turns. */
+/* The resource of a graphics API, whose buffer is CUDA's and its own by turns. */
 static void in_graphics(void)
 {
     static CUgraphicsResource resource;

@@ -11,7 +11,7 @@
 
 enum { HANDLES = 3, PLACES = 8, STEPS = 12, LEAST = 256 << 10 };
 
-/* What the program knows: places of some granules in the reservation, each mapped or not. */
+/* The program's knowledge: places of some granules in the reservation, each mapped or not. */
 static struct {
     CUdeviceptr base;
     size_t granule; /* of a place */

@@ -57,7 +57,7 @@ static void ask_attributes(void)
     fuzz_see((uint64_t)device);
 }
 
-/* What is deferred counts as used. */
+/* Deferred memory counts as used. */
 static void ask_free(void)
 {
     size_t before = 0, after = 0, total;
@@ -98,7 +98,7 @@ static void set_attribute(void)
     free_alone(at, PAGE);
 }
 
-/* It opens the memory, writes there, and closes it. What more can be done is in ipc.c. */
+/* The other process opens the memory, writes there, and closes it. ipc.c does more. */
 static void share_with_another(void)
 {
     static struct sim_peer peer;
@@ -249,7 +249,7 @@ static void store(CUmemGenericAllocationHandle object, size_t at)
     SEE(FUZZ_STAND_IN(simcuda_multicast_store)(object, at, bytes, sizeof(bytes)));
 }
 
-/* Of a pool: the driver's own memory. */
+/* Memory of a pool, which is the driver's own. */
 static void bind_pooled(void)
 {
     const size_t bytes = fuzz_granule();
@@ -342,7 +342,7 @@ static void bind(void)
 
 /* --- memory runs out: what can be restored makes room */
 
-/* What another device may reach is the driver's. */
+/* A pool that another device may reach is the driver's. */
 static CUmemoryPool make_shared_pool(void)
 {
     CUmemoryPool pool = NULL;
@@ -356,9 +356,9 @@ static CUmemoryPool make_shared_pool(void)
 }
 
 /*
- * With the shim the device has 16 MiB (fuzzing.py), so 9 and 9 are too much, unless what was read
- * is given back. What is deferred as well may not be more than the device once the program computes
- * (overcommit.h), so there it is less.
+ * With the shim the device has 16 MiB (fuzzing.py), so 9 and 9 are too much, unless bytes that were
+ * read are given back. Once the program computes, deferred memory may not be more than the device
+ * either (overcommit.h), so there the program takes less.
  */
 static void need_room(void)
 {

@@ -51,7 +51,7 @@ static void host_functions(void)
     fuzz_see((uint64_t)number);
 }
 
-/* What the newer versions left as it was. */
+/* Functions that the newer versions left as they were. */
 static void copies(void)
 {
     const struct fuzz_block *block = fuzz_new_block(4096);

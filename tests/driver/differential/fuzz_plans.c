@@ -159,7 +159,7 @@ static void plan_by_socket(void)
 static void name(void)
 {
     const struct fuzz_block *block = fuzz_new_block(4096);
-    /* Of many plans none should cut it into tens of thousands of pieces, which take their time. */
+    /* No plan of many should cut the block into tens of thousands of pieces, which take time. */
     const uint64_t columns = fuzz_draws_plans() ? block->bytes / 64 : 16;
     const uint64_t shape[] = {block->bytes / columns, columns};
     if (metashard_name != NULL)
@@ -254,7 +254,7 @@ static void fill_words(CUdeviceptr at, size_t bytes)
         fuzz_launch(fuzz_kernel("fill32"), (void *[]){&at, &value, &(uint64_t){count - 1}});
 }
 
-/* What is read comes into memory, and what is written there is nowhere else. */
+/* Bytes that are read come into memory, and bytes that are written there are nowhere else. */
 static void touch(const struct fuzz_block *block)
 {
     const size_t most = fuzz_one_in(2) ? 8192 : block->bytes;
@@ -304,7 +304,7 @@ static void plans_of_tensor(void)
         fuzz_read(block->at, block->bytes);
 }
 
-/* Of two blocks the copy is as long as the shorter one. */
+/* The copy is as long as the shorter one of two blocks. */
 static void copy_block(void)
 {
     const struct fuzz_block *from = fuzz_block(), *to = fuzz_block();

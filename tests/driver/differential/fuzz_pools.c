@@ -57,7 +57,7 @@ static void set(CUmemoryPool pool, CUmemPool_attribute attribute, uint64_t value
     SEE(CALL(cuMemPoolSetAttribute)(pool, attribute, &value));
 }
 
-/* Of any sizes; nothing is kept. */
+/* The program makes allocations of any sizes and keeps none. */
 static void figures(void)
 {
     CUdeviceptr made[MOST] = {0};

@@ -27,7 +27,7 @@ SETTINGS = {
     "large blocks deferred, threads": ({"METASHARD_MIN_BYTES": "16K", "METASHARD_SETTLE_MS": "1", "SIMCUDA_EAGER": "0"}, 0.2),
     "a slow device": (dict(EVERYTHING, SIMCUDA_EAGER="0", SIMCUDA_DELAY_US="30", SIMCUDA_POISON="2"), 0.05),
 }
-# What the driver is like, alone and under the shim: of each row one value is drawn for each batch, from its seed. Rows
+# The driver's properties, alone and under the shim: each batch draws one value of each row, from its seed. Rows
 # may be added at the end, whose variables are settings of tools/simcuda/driver/simcuda.h. The first value is the likelier one, and
 # what kept programs and the slice of `hooks` are run with.
 WORLDS = {
@@ -41,7 +41,7 @@ WORLDS = {
     "freeing": ({}, {"SIMCUDA_FREE_ANYWHERE": "1"}),
     "version": ({}, {"SIMCUDA_PROFILE": "12.4"}, {"SIMCUDA_PROFILE": "12.9"}, {"SIMCUDA_PROFILE": "13.1"},
                 {"SIMCUDA_PROFILE": "13.0"}, {"SIMCUDA_PROFILE": "13.2"}, {"SIMCUDA_PROFILE": "13.4"}),
-    # Of the program, not of the driver (fuzz_plans.c).
+    # Settings of the program, not of the driver (fuzz_plans.c).
     "plans": ({}, {"FUZZ_PLANS": "late"}, {"FUZZ_PLANS": "first"}, {"FUZZ_PLANS": "sizes"}, {"FUZZ_PLANS": "none"}),
     "mode of plans": ({}, {"METASHARD_PLAN_MODE": "enforce"}),
 }
@@ -49,16 +49,16 @@ PLANS = "a plan by a call,a plan by a file,a plan by the socket"
 # Drivers with other exports than 13.0 are libraries of their own, in these folders of tools/simcuda. The newest is the default.
 NEWEST = "profile13.5"
 OTHER_DRIVERS = {"12.4": "profile12.4", "12.9": "profile12", "13.0": "", "13.1": NEWEST, "13.2": NEWEST, "13.4": NEWEST}
-# What may stand in the log: what the shim refuses, and plans that are not valid.
+# Lines that may stand in the log: about calls that the shim refuses, and about plans that are not valid.
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
     r"expected mesh or world_size|match no tensor of the program|and so decide nothing|the plan: |no plan was read from|it was deleted \(")
-# What METASHARD=verify says at the end of a process.
+# The line of METASHARD=verify at the end of a process.
 VERIFIED = re.compile(r"verify: (\d+) ranges, (\d+) bytes compared, (\d+) differ")
-# What the shim may cost beyond what the program costs without it: of each program bytes sent to the device, and granules of
-# its memory at most. A row counts once for a program if it names no operations, else for each operation that it names, and
+# Costs that the shim may add to the program's: for each program, bytes sent to the device, and granules of
+# its peak of memory. A row counts once for a program if it names no operations, else for each operation that it names, and
 # with all settings but those of `without`. A row that is open is of a cost that is yet to be mended: it is counted and told.
-# What is in no row is told, and with --costs it is a divergence.
+# A cost in no row is told, and with --costs is a divergence.
 Cost = namedtuple("Cost", "name operations sent granules is_open why without", defaults=[()])
 KIB, MIB, ANY = 1 << 10, 1 << 20, 1 << 62
 COPIES = (r"copy (?!from the host|to the host)|bounce|change from another|many pieces|hand on|concatenat|a table that is copied|"
@@ -90,7 +90,7 @@ def entry_classes():
 
 
 class Batch:
-    """What one process does."""
+    """The work of one process."""
 
     def __init__(self, seed, operations, setting, first=None, last=None, keep=None, world=None, short=None):
         self.seed, self.operations, self.setting = seed, operations, setting
@@ -121,7 +121,7 @@ class Batch:
                 "keep": self.keep if self.keep is None or isinstance(self.keep, str) else ranges(self.keep)}
 
     def where(self, index):
-        """What the record with this index is about: (operation or None, words)."""
+        """The subject of the record with this index: (operation or None, words)."""
         index -= 1
         if index < 0:
             return None, "the start"
@@ -153,7 +153,7 @@ def ranges(numbers):
 
 
 class Side:
-    """What one process has left."""
+    """The results that one process has left."""
 
     def __init__(self, folder, status, errors, output):
         self.status, self.errors, self.output = status, errors, output
@@ -209,9 +209,9 @@ class Fuzzer:
         return kept
 
     def left_out(self, batch):
-        """What is a limit (docs/limits.md): where the shim may keep no host copy, a file cannot be saved in a host function;
-        an old driver cannot tell whether what was queued before an allocation is done, and the access fails; of a file that
-        changes, what a plan gives to other ranks is lost, and a plan by a file may come between any two calls."""
+        """Operations that meet a limit (docs/limits.md): where the shim may keep no host copy, a file cannot be saved in a host
+        function; an old driver cannot tell whether work queued before an allocation is done, and the access fails; when a file
+        changes, the bytes that a plan gives to other ranks are lost, and a plan by a file may come between any two calls."""
         plans = batch.world.get("FUZZ_PLANS")
         names = [self.without, PLANS * (plans == "none" or batch.short is not None), "name a block,a plan by a file" * (plans == "sizes"),
                  "a host function opens a source" * (batch.setting == "no snapshots"),
@@ -283,7 +283,7 @@ class Fuzzer:
                 and "METASHARD" not in self.environment)
 
     def cost(self, batch, alone, seen):
-        """Of a short program that costs more with the shim: in words, or None. In a long one what is saved would hide it."""
+        """The costs of a short program that costs more with the shim, in words, or None. In a long program savings would hide them."""
         if not self.is_counted(batch):
             return None
         length = batch.short
@@ -364,7 +364,7 @@ def numbers(data, code):
 
 
 def allowed(row, what, names, setting):
-    """What a row of COSTS allows to a program of these operations."""
+    """The cost that a row of COSTS allows to a program of these operations."""
     if setting in row.without:
         return 0
     times = sum(re.search(row.operations, name) is not None for name in names) if row.operations else 1
@@ -400,12 +400,12 @@ def draw_world(seed):
 
 
 def draw_plans(seed):
-    """Of the values with which plans are drawn."""
+    """Draws one of the values with which plans are drawn."""
     return random.Random(f"{seed} kind of plans").choice(WORLDS["plans"][1:-1])
 
 
 def words(output):
-    """What was printed, as one would write it."""
+    """The printed lines, as a person would write them."""
     output = re.sub(r"\(?[\w()]+\), (\w+),\s*(\w+)\)\(", r"\1 or its twin(", output)
     return [line for line in output.replace(")(", "(").splitlines() if not re.search(r" ends the program|bytes were sent", line)]
 

@@ -217,7 +217,7 @@ MS_TEST(overlapping_copies_deliver_bytes_of_the_source)
     const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoD(tensor + MIB, tensor, 2 * MIB), CUDA_SUCCESS);
-    /* What lies in the overlap is undefined; outside it nothing is. */
+    /* Bytes in the overlap are undefined; no others are. */
     CHECK_EQ(read_byte(tensor + 5), expected_byte(5));
     CHECK_EQ(read_byte(tensor + 3 * MIB + 5), expected_byte(3 * MIB + 5));
 }

@@ -774,7 +774,7 @@ MS_TEST(nothing_is_opened_or_closed_during_a_capture)
     FAILS(GIVE(other, CLOSE, .at = there).result, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     FAILS(GIVE(other, END_CAPTURE).result, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     check_there(other, there, BYTES, 3);
-    /* What the owner captures meanwhile is not disturbed. */
+    /* The owner's capture meanwhile is not disturbed. */
     FINE(owner, BEGIN_CAPTURE);
     const CUipcMemHandle next = share(owner, second);
     check_there(other, open_in(other, next), BYTES, 4);
@@ -810,8 +810,7 @@ MS_TEST(memory_of_another_device_is_opened)
     end_partner(owner);
 }
 
-/* Of what the driver has allocated itself. */
-/* What it has shared stays; so does what it has opened. */
+/* Memory that the process has shared stays; so does memory that it has opened. */
 MS_TEST(a_process_that_shares_is_suspended)
 {
     if (!device_has_shim())
@@ -861,6 +860,7 @@ MS_TEST(an_allocation_of_a_suspended_process_is_opened)
     end_partner(owner);
 }
 
+/* Memory that the driver has allocated itself. */
 MS_TEST(memory_of_the_drivers_own_is_shared_by_its_handle)
 {
     const struct partner owner = start_partner(), other = start_partner();

@@ -19,7 +19,7 @@
 enum { TENSORS = 8, HEAD = 16384 + 328, USED = 5 };
 #define TENSOR (4 * MIB)
 
-/* Of a file compiled with -D_FORTIFY_SOURCE. */
+/* Functions that a file compiled with -D_FORTIFY_SOURCE calls. */
 ssize_t __read_chk(int file, void *buffer, size_t bytes, size_t room);
 ssize_t __pread_chk(int file, void *buffer, size_t bytes, off_t offset, size_t room);
 size_t __fread_chk(void *buffer, size_t room, size_t bytes, size_t count, FILE *stream);
@@ -303,7 +303,7 @@ SCENARIO(written_since)
         print_bytes("tensor", blocks[i], TENSOR);
 }
 
-/* What was read is gone, and other bytes are in its place. */
+/* The bytes that were read are gone, and others are in their place. */
 SCENARIO(mapped_anew)
 {
     const int file = make_checkpoint();

@@ -80,7 +80,7 @@ MS_TEST(paused_memory_is_free_and_comes_back_at_its_address)
     CHECK_EQ(free_bytes(), before);
 }
 
-/* What was written before is not to be seen through memory that came later. */
+/* Memory that comes later must not show bytes that were written before. */
 MS_TEST(a_fill_does_not_outlive_its_mapping)
 {
     start();
@@ -247,7 +247,7 @@ MS_TEST(an_arena_grows_at_its_end_and_shrinks_there)
     CHECK_EQ(free_bytes(), before);
 }
 
-/* What reaches past the end of what is mapped fails as ever: a fill at once, a kernel for good; all
+/* Calls that reach past the end of the mapping fail as ever: a fill at once, a kernel for good; all
  * else is intact before. */
 MS_TEST(a_hole_in_an_arena_is_a_hole)
 {
@@ -386,7 +386,7 @@ MS_TEST(a_range_that_is_unmapped_may_have_holes)
     OK(cuMemUnmap(address, 16 * MIB));
     OK(cuMemUnmap(address + 14 * MIB, 18 * MIB));
     OK(cuMemUnmap(address, 32 * MIB));
-    /* What was unmapped is in its handle. */
+    /* The unmapped bytes are in their handle. */
     map(address + 20 * MIB, 4 * MIB, first);
     check_words(address + 20 * MIB, 4 * MIB, 11);
     OK(cuCtxSynchronize());
@@ -644,7 +644,7 @@ MS_TEST(a_network_card_reads_and_writes_a_range)
     CHECK_EQ(pread(file, &seen, sizeof(seen), place), sizeof(seen));
     CHECK_EQ(seen, 33);
     close(file);
-    /* Of the simulated driver; a real one may give one for both. */
+    /* The simulated driver refuses; a real one may give one handle for both. */
     FAILS(cuMemGetHandleForAddressRange(&file, address + 3 * MIB, 2 * MIB,
                                         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
           CUDA_ERROR_INVALID_VALUE);
@@ -944,7 +944,7 @@ MS_TEST(content_in_pieces_becomes_one_memory_when_others_need_it)
 
 /* --- what is told of it */
 
-/* The flags have 4 bytes. What may not be used is no address of the device. */
+/* The flags have 4 bytes. Memory that may not be used has no device address. */
 static void check_access(CUdeviceptr address, uint64_t wanted, bool is_current)
 {
     const uint64_t untouched = UINT64_C(99) << 32;

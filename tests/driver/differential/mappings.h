@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of memory that the program maps itself have in common. */
+/* The common part of tests of memory that the program maps itself. */
 #pragma once
 
 #include "tests/harness/preload.h"
@@ -21,7 +21,7 @@ static inline void check_deferred(CUdeviceptr address)
     CHECK_EQ(is_in_memory(address), !device_has_shim());
 }
 
-/* Of the physical memory there. */
+/* The identity of the physical memory there. */
 static inline uint64_t identity(CUdeviceptr address)
 {
     struct simcuda_piece piece;

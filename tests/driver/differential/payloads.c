@@ -173,7 +173,7 @@ SCENARIO(freed_in_the_order_of_the_stream)
     print_gathered(to, stream);
 }
 
-/* What it held is what the kernel must read. One part is overwritten in the same stream, one in a
+/* The kernel must read the bytes from before. One part is overwritten in the same stream, one in a
  * stream that waits for the kernel. */
 SCENARIO(overwritten_in_the_order_of_the_stream)
 {

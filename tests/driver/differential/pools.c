@@ -78,7 +78,7 @@ static size_t free_bytes(void)
     return free;
 }
 
-/* Of what is loaded, a part is kept. */
+/* The program keeps a part of the loaded block. */
 SCENARIO(sliced)
 {
     const CUstream stream = make_stream();
@@ -540,7 +540,7 @@ struct outliving {
     CUdeviceptr of_file, set, unwritten, computed, freed;
 };
 
-/* Of the current context, at the end of which nothing of it is in memory but what a kernel made. */
+/* Makes blocks of the current context; at its end only a kernel's output is in memory. */
 static struct outliving make_outliving(void)
 {
     struct outliving made = {in_stream(4 * MIB, NULL), in_stream(4 * MIB, NULL),

@@ -117,7 +117,7 @@ static struct work make_work(const struct kind *kind)
     return work;
 }
 
-/* What is deferred ends with the earlier blocks, so each starts with nothing deferred. */
+/* Deferred bytes go with the earlier blocks, so each kind starts with nothing deferred. */
 static struct work queue_work(const struct kind *kind, unsigned flags)
 {
     struct work work = make_work(kind);

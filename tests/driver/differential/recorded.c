@@ -39,7 +39,7 @@ SCENARIO(in_pieces)
     print_bytes("all of it", block, 32 * MIB);
 }
 
-/* What is read begins before what the launch made, where it has written as well. */
+/* The read begins before the rest of the launch's output, in bytes that the launch wrote, too. */
 SCENARIO(before_a_launch)
 {
     const CUdeviceptr block = allocate(16 * MIB);
@@ -230,7 +230,7 @@ SCENARIO(with_attributes)
     print_bytes("run", block, 16 * MIB);
 }
 
-/* What the driver refuses is refused, and leaves everything as it was. */
+/* Launches that the driver refuses are refused, and leave everything as it was. */
 SCENARIO(refused)
 {
     CUdeviceptr block = allocate(4 * MIB);
@@ -335,7 +335,7 @@ SCENARIO(beside_resident)
     print_bytes("all", block, 8 * MIB);
 }
 
-/* What nobody has written is anything, but always the same. */
+/* Bytes that nobody has written may be anything, but are always the same. */
 SCENARIO(undefined_is_stable)
 {
     unsigned char *first = malloc(8 * MIB);

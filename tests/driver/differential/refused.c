@@ -425,7 +425,7 @@ SCENARIO(retained)
     SEE(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(block + 4096)));
 }
 
-/* What a batch does not touch stays as it is. */
+/* Bytes that a batch does not touch stay as they are. */
 SCENARIO(batches)
 {
     const CUdeviceptr to = allocate(8 * MIB), from = allocate(8 * MIB), rest = allocate(8 * MIB);

@@ -39,7 +39,7 @@ from torch_check import kept  # noqa: E402
 
 
 def checks(test, build_id, other):
-    """What the user has checked himself, in his cache."""
+    """Checks that users have made themselves, in their cache."""
     cache = os.path.join(test.folder, "cache")
     path = os.path.join(cache, "metashard", "torch-checks")
     settings = dict(torch(test.folder, build_id, other), XDG_CACHE_HOME=cache)

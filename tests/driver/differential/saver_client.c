@@ -63,7 +63,7 @@ MS_TEST(memory_of_the_runtime_is_paused_and_resumed)
     CHECK_EQ(free_bytes(), before);
 }
 
-/* What stands before the shim sees the calls; what stands behind it does not. */
+/* A library before the shim sees the calls; a library behind the shim does not. */
 MS_TEST(calls_go_through_both_in_their_order)
 {
     start_saved();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the scenario programs share: PROGRAM KERNELS SCENARIO FILE runs one scenario, which prints
+ * Shared by the scenario programs: PROGRAM KERNELS SCENARIO FILE runs one scenario, which prints
  * what it observes; scenarios.py runs it without and with the shim. FILE is where a scenario may
  * make a file.
  */

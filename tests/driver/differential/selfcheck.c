@@ -45,7 +45,7 @@ static void pieces(void)
     free(host);
 }
 
-/* What a replay would map the sink for. */
+/* A launch for whose replay the sink would be mapped. */
 static void launches(void)
 {
     const CUdeviceptr block = allocate(16 * MIB);

@@ -49,7 +49,7 @@ class Place:
                 "SIMCUDA_STATS": self.stats, **more}
 
     def run(self, scenario="everything", **more):
-        """What it logged of self-checks, the dump, and the handles that were made."""
+        """The log lines of self-checks, the dump, and the handles that were made."""
         done, dump = self.test.run(scenario, self.settings(**more))
         self.test.check(f"{scenario} {more}: it runs", done.returncode == 0, done.stdout + done.stderr)
         with open(self.stats) as file:

@@ -190,7 +190,7 @@ static unsigned long long attribute(CUpointer_attribute which, CUdeviceptr addre
     return value;
 }
 
-/* Of a deferred allocation as of one of the driver's. */
+/* A deferred allocation has the attributes of one of the driver's. */
 MS_TEST(an_allocation_has_the_attributes_of_one)
 {
     start();

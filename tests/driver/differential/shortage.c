@@ -273,8 +273,7 @@ SCENARIO(rounded)
 }
 
 /*
- * What a recorded copy reads needs room of its own while it is replayed; there is none left in the
- * end.
+ * The source of a recorded copy needs room of its own during the replay; in the end none is left.
  */
 SCENARIO(recorded_copy)
 {

@@ -60,7 +60,7 @@ static CUgraphExec graph_that_sets(CUdeviceptr block)
 
 static CUgraphExec sets;
 
-/* What is allocated meanwhile lies elsewhere. */
+/* An allocation that is made meanwhile lies elsewhere. */
 static void use_freed(CUdeviceptr block)
 {
     OK(cuMemFree(block));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ends a window of deferral, and what happens when memory runs out. */
+/* Calls that end a window of deferral, and calls for which memory runs out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -36,7 +36,7 @@ SCENARIO(overwrite_before)
     print_bytes("another", other, 4 * MIB);
 }
 
-/* What a capture or a graph will use is materialised in time. */
+/* Bytes that a capture or a graph will use are materialised in time. */
 SCENARIO(overwrite_captured)
 {
     CUstream stream;

@@ -9,7 +9,7 @@ OPERATING_SYSTEM_ERROR = 304
 
 
 def is_deferred(dump):
-    """Of each live block, whether some of it is not in memory."""
+    """For each live block, whether some of the block is not in memory."""
     return ["file" in block["kinds"] for block in dump["blocks"]]
 
 

@@ -128,8 +128,8 @@ MS_TEST(the_resolver_keeps_abis_apart)
           dlsym(handle, "cuStreamBeginCapture_v2"));
 }
 
-/* What the driver does not find is not found under the shim either, by the same answers; and no
- * function of it gets past the shim that way. */
+/* Under the shim a program finds no function that the driver does not find, by the same answers;
+ * and no function of the driver gets past the shim that way. */
 MS_TEST(the_resolver_finds_no_more_than_the_driver)
 {
     void *handle = driver();

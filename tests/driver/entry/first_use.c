@@ -99,7 +99,7 @@ MS_TEST(threads_that_come_first_find_the_same)
     }
 }
 
-/* What is missing is missing, also after the shim has asked for it itself. */
+/* A missing function is missing, also after the shim has asked for it itself. */
 MS_TEST(a_function_the_driver_lacks_looks_missing)
 {
     const bool is_bare = strcmp(getenv("IS_BARE"), "yes") == 0;

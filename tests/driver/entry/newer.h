@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What newer.c has, for tests. */
+/* The functions of newer.c, for tests. */
 #pragma once
 
 #include <cuda.h>

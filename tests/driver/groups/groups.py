@@ -21,7 +21,7 @@ from tap import check, end  # noqa: E402
 MIB = 1 << 20
 MOST_SECONDS = 120
 
-# What the shim answers otherwise, on purpose (docs/design/memory.md): memory behind a block is mapped memory.
+# Functions that the shim answers otherwise, on purpose (docs/design/memory.md): memory behind a block is mapped memory.
 OTHERWISE = {"cuPointerSetAttribute", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr",
              "cuMulticastBindAddr_v2", "cuLogicalEndpointBindAddr"}
 
@@ -35,7 +35,7 @@ SAVES = {"cuMemAlloc_v2", "cuMemAddressReserve", "cuInit", "cuMemPoolCreate", "c
 SMALL = {"cuMemAllocPitch_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
          "cuMemAllocFromPoolAsync_ptsz", "cuMemCreate"}
 
-# What its own wrapper seals: a scenario proves its bounds, and a proof as for a row that is SEAL that it seals.
+# Functions whose own wrapper seals: a scenario proves the bounds, and a proof as for a row that is SEAL proves the sealing.
 SEALS_TOO = re.compile(r"cuStream(BatchMemOp|WaitValue|WriteValue)|cuGraph\w*Node(_v2|SetParams)?$")
 
 # Exit statuses where an older driver lacks the function, or another one of the scenario (by the dynamic linker).
@@ -70,7 +70,7 @@ class Groups:
         self.scenarios = dict((line.split(" ", 1) for line in listed.stdout.splitlines()))
 
     def run(self, arguments, preload, **settings):
-        """What is observed: exit status, output, and whether the device needed 8 and 64 MiB."""
+        """The observations: exit status, output, and whether the device needed 8 and 64 MiB."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             stats = os.path.join(folder, "stats")
             environment = dict(os.environ, SIMCUDA_STATS=stats, SIMCUDA_DEVICES="2",

@@ -241,7 +241,7 @@ static void shared_the_old_way(void)
     SEEN(TESTED(cuIpcGetMemHandle)(&handle, make_block(1)));
 }
 
-/* Of this process's own memory: the driver says so. */
+/* The memory is this process's own: the driver says so. */
 static void opened_the_old_way(void)
 {
     CUipcMemHandle handle;
@@ -299,7 +299,7 @@ static void bound_to_an_endpoint(void)
     SEEN(TESTED(cuLogicalEndpointBindAddr)(1, 0, 0, block, 2 * MIB, 0));
 }
 
-/* What cuMemAlloc gave is no reservation of the program's. */
+/* Memory of cuMemAlloc is no reservation of the program's. */
 static void mapped(void)
 {
     CUmemGenericAllocationHandle handle;
@@ -336,8 +336,7 @@ static void access_asked(void)
     SEEN(TESTED(cuMemGetAccess)(&flags, &location, block));
 }
 
-/* What the shim has reserved: the block between two guards, in whole areas
- * (runtime/memory/addresses.c). */
+/* The shim reserved the block between two guards, in whole areas (runtime/memory/addresses.c). */
 static void addresses_freed(void)
 {
     enum { GUARD = 2 * MIB, AREA = 32 * MIB };

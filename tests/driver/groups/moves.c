@@ -68,7 +68,7 @@ static CUdeviceptr host_address(void)
     return (CUdeviceptr)(uintptr_t)sides.host;
 }
 
-/* What the range is to the copy. */
+/* The role of the range in the copy. */
 enum role { INTO, OUT_OF, FROM_HOST };
 
 /* Three rows, of which the last ends with the range; on the other side they lie otherwise. */
@@ -347,7 +347,7 @@ static void begin_graph(enum when when, struct node *fine, struct node *asked)
         MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
 }
 
-/* What is there runs, whatever came of the call. The program's own structs are as they were. */
+/* Runs the nodes that are there, whatever came of the call. The program's structs are unchanged. */
 static CUresult end_graph(CUresult result, const struct node *asked, const struct node *before)
 {
     size_t count = 0;

@@ -27,8 +27,8 @@ struct move {
 };
 extern const struct move moves[]; /* ends with a row without a symbol */
 
-/* What the other side of a move is, new: device memory, deferred, of which all is set, host memory
- * and an array. Each has MOVES_BYTES. */
+/* New other sides of a move: deferred device memory, all of which is set, host memory and an array.
+ * Each has MOVES_BYTES. */
 enum { MOVES_BYTES = 4 << 20 };
 extern struct sides {
     CUdeviceptr other;

@@ -127,7 +127,7 @@ static void behind_process(void)
     print_device("block", copied_late, MIB);
 }
 
-/* What is captured happens when the graph is launched, and not before. */
+/* Captured work happens when the graph is launched, and not before. */
 static void finish_capture(CUstream stream, CUdeviceptr block)
 {
     CUgraph graph;

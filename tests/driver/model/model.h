@@ -4,7 +4,7 @@
  * of device memory must be, and compares each byte that it reads back. The fuzzer in
  * ../differential compares two runs, so a fault that both runs share is not seen there; here it is.
  *
- * What thread t does follows from the seed and t, but for what others have made of shared blocks.
+ * The operations of thread t follow from the seed and t, but for the others' work on shared blocks.
  * The first byte that is not the model's ends the process with a line that has the seed, the thread
  * and the operation.
  *
@@ -45,7 +45,7 @@ __attribute__((noreturn, format(printf, 1, 2))) void model_fail(const char *form
 void model_check(CUresult result, const char *what);
 #define OK(call) model_check(call, #call)
 
-/* Of the same device, of another, and another one of the same. */
+/* A context of the device, a context of another device, and a second one of the device. */
 extern CUcontext model_context, model_peer_context, model_other_context;
 extern const char *model_folder;
 extern bool model_prints;     /* each operation, and each range that it changes */
@@ -95,7 +95,7 @@ bool model_ranges(struct model_range *from, struct model_range *to, size_t most,
 struct model_range model_own_range(size_t most, size_t align);
 /* All of a new own block of so many bytes, in the place of another. */
 struct model_range model_new_range(size_t bytes);
-/* Of own blocks, or what they would at least have. */
+/* The sizes of own blocks, or the sizes that they would at least have. */
 void model_block_sizes(size_t sizes[MODEL_OWN]);
 CUdeviceptr model_address(struct model_range range);
 /* Orders a stream behind what was done to the block; after the call, model_done. */
@@ -108,7 +108,7 @@ void model_free_all(void);
 /* One in which nothing waits for the legacy stream: for captures, and host functions. */
 CUstream model_own_stream(void);
 
-/* What a range must be from now on. */
+/* Changes the bytes that the model expects in a range from now on. */
 void model_write(struct model_range range, const void *bytes);
 void model_fill(struct model_range range, const void *pattern, size_t width);
 void model_move(struct model_range to, struct model_range from);

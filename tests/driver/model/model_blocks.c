@@ -86,7 +86,7 @@ static void make_memory(struct model_block *block)
         break;
     case MODEL_MAPPED:
         OK(cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-        /* Of an odd number the part behind the border is longer by up to 8. */
+        /* The part behind the border of an odd number is longer by up to 8. */
         block->part = ((block->bytes / 2 + 8) / granule + 1) * granule;
         map_block(block);
         break;
@@ -495,7 +495,7 @@ static void free_elsewhere(void)
 
 /* --- questions, and what must be refused or do nothing */
 
-/* What the driver tells of memory there: of a block, or of the arena that it is a part of. */
+/* The driver's answer about memory there: about a block, or about the arena that has the block. */
 struct told {
     CUdeviceptr base;
     size_t bytes;

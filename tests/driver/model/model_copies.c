@@ -176,7 +176,8 @@ static void through_array(void)
 
 /* --- copies of rows and boxes */
 
-/* Of one pitch on both sides: rows of `width` bytes, `height` of them in each of `depth` slices. */
+/* A copy of one pitch on both sides: rows of `width` bytes, `height` of them in each of `depth`
+ * slices. */
 struct box {
     size_t pitch, slice, width, height, depth;
 };

@@ -58,7 +58,7 @@ void model_host_begin(void)
 struct model_source model_source(size_t bytes, bool is_async)
 {
     struct model_source source = {0};
-    /* What the driver reads late stays as it is. */
+    /* Bytes that the driver reads late stay as they are. */
     const bool stays = is_async && model_reads_late;
     switch (model_below(5)) {
     case 0:

@@ -371,7 +371,7 @@ static void CUDA_CB write_late(void *argument)
     memset(late->bytes, late->value, LATE_BYTES);
 }
 
-/* What is copied is written by a host function before the copy in the stream. */
+/* A host function writes the copied bytes before the copy in the stream. */
 static void copy_late(void)
 {
     const struct model_range whole = model_range(LATE_BYTES, 1);
@@ -519,7 +519,7 @@ static CUgraphNode add_node(CUgraph graph, const struct step *step, CUgraphNode 
     return node;
 }
 
-/* Of a graph that is executable already. */
+/* Changes a node of a graph that is executable already. */
 static void change_set(CUgraphExec executable, CUgraphNode node, struct step *step)
 {
     step->value = (uint32_t)model_random() & 0xff;

@@ -113,7 +113,7 @@ static void materialise(void)
 
 /* --- the process is suspended */
 
-/* What other threads do may be in the way. */
+/* Work of other threads may be in the way. */
 static bool is_in_the_way(const char *why)
 {
     return strstr(why, "captured") != NULL || strstr(why, "still busy") != NULL ||
@@ -179,7 +179,7 @@ static void read_range(struct model_range range)
     model_done(range, stream);
 }
 
-/* What is written to what is in memory is nowhere else. */
+/* Bytes that are written to resident memory are nowhere else. */
 static void set_range(struct model_range range)
 {
     const unsigned char value = (unsigned char)model_random();

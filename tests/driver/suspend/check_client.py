@@ -89,7 +89,7 @@ class Process:
 
 
 def metashard(*arguments):
-    """Exit status, lines of stdout and of stderr. What it prints is printable."""
+    """Exit status, lines of stdout and of stderr. Expects the lines to be printable."""
     begin = time.monotonic()
     done = subprocess.run([sys.executable, "-m", "metashard", *arguments, "--timeout", str(TIMEOUT_S)], capture_output=True, timeout=60,
                           check=False, env={"PYTHONPATH": PYTHON, "PATH": os.environ["PATH"], "PYTHONIOENCODING": "utf-8"})

@@ -78,7 +78,7 @@ class Sitter:
         return connection
 
     def counters(self):
-        """Of its state page."""
+        """The counters of the process's state page."""
         done = subprocess.run([DUMP, "show", self.pid, "--json"], capture_output=True, text=True, check=True,
                               env={"METASHARD_STATE_DIR": self.place})
         return json.loads(done.stdout)
@@ -284,7 +284,7 @@ def check_kill(place, sitter):
     other.end()
 
 
-# What the socket is called, and the environment that says what that means.
+# Names of the socket, and the environment that says what each means.
 NAMES = (("%p-%r-%j-%h-%x-%%p%", {}),
          ("%r-%j", {"RANK": "3", "SLURM_JOB_ID": "4711", "METASHARD_JOB": "a/b"}),
          ("%r-%j", {"RANK": "x", "SLURM_PROCID": "007", "TORCHELASTIC_RUN_ID": "none", "METASHARD_JOB": ""}),

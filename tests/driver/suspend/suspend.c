@@ -665,7 +665,7 @@ MS_TEST(a_thread_that_queues_more_than_the_device_does)
     check_words(worker.address, AHEAD_BYTES, worker.launches);
 }
 
-/* What a thread does that has passed the shim, and waits before the driver. */
+/* The call of a thread that has passed the shim, and waits before the driver. */
 struct late_call {
     const char *function;
     CUcontext context;

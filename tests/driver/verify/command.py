@@ -84,7 +84,7 @@ def check_statuses(commands):
 
 
 def check_settings(commands):
-    """What the user has set is in force."""
+    """The user's settings are in force."""
     pages, log, dump = (os.path.join(commands.folder, name) for name in ("pages", "log", "dump"))
     settings = {"METASHARD_STATE_DIR": pages, "METASHARD_LOG": f"info:{log}", "METASHARD_DUMP": dump}
     for count in (1, 2):

@@ -189,7 +189,7 @@ SCENARIO(stray_under_pressure)
     stray(press);
 }
 
-/* Of several allocations some may be left out; what depends on these is left out, too. */
+/* The check may leave out some of several allocations, and then all that depends on these. */
 SCENARIO(several)
 {
     CUdeviceptr blocks[4];

@@ -97,7 +97,7 @@ static bool add_segment(size_t bytes, bool is_small)
     return true;
 }
 
-/* What is left over of a large piece stays with it unless it is more than a small tensor. */
+/* The rest of a large piece stays with the piece unless the rest is more than a small tensor. */
 static void split(size_t at, size_t bytes)
 {
     struct piece rest = cache.pieces[at];

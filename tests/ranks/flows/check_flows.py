@@ -29,7 +29,7 @@ from running import MIB, Flow, Way, ledger, run
 
 WITHOUT, WITH, PLAN = Way("without", False, False, {}), Way("with", True, False, {}), Way("plan", True, True, {})
 
-# What is held of a flow, of the model with Llama's shape:
+# The conditions that a flow must hold, with the model of Llama's shape:
 #   same     without a plan no rank takes more memory than without the preload
 #   plan     with a plan no rank but 0 takes more than 1.05 x its shard, one tensor's shard, and the slack
 #   known    with a plan, where tensors stay in place, every rank has found some of the plan's
@@ -80,7 +80,7 @@ FLOWS = [
     # granules of each bucket and flat parameter that has some: no variant for granules of 2 MiB.
     flow("FSDP1, coalesced, a unit in a bucket, freed late", "fsdp1", ["CAT", "--per-unit", "--late"],
          models.flat_units, ["fsdp1"], HELD, ranks=(8,)),
-    # What is freed is used again, by tensors of other units.
+    # Freed memory is used again, by tensors of other units.
     flow("FSDP1, coalesced, cached", "fsdp1", ["BUCKETS", "CAT", "CACHED"], models.flat_units, ["fsdp1"], HELD,
          ranks=(2, 8)),
     flow("FSDP1, coalesced, a unit in a bucket, cached", "fsdp1", ["CAT", "--per-unit", "CACHED"], models.flat_units,
@@ -198,7 +198,7 @@ def check_followed(report, name, planned, all_known):
 
 
 def check_never(report, name, runs, model_bytes):
-    """Of device memory not a byte more. Which rank reads what of the file is not the same without and with: the bus is all ranks'."""
+    """Not a byte more of device memory. Which rank reads what of the file is not the same without and with: the bus is all ranks'."""
     for way in ("with", "plan"):
         for rank, (alone, under) in enumerate(zip(runs["without"].figures, runs[way].figures)):
             found = ledger.compare(f"{name}, {way}, rank {rank}", alone, under, exact=("peak_bytes",),

@@ -143,7 +143,7 @@ static void add_parameter(char *line)
     flow.parameters[flow.count++] = parameter;
 }
 
-/* What every rank knows of the model: names and shapes. */
+/* Reads the names and shapes of the model, which every rank knows. */
 static void read_shapes(void)
 {
     char path[4096], *line = NULL;

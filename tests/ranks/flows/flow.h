@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the programs of this folder have in common. Each is one rank of what a framework does to
+ * The common part of this folder's programs. Each is one rank of what a framework does to
  * bring a model from the file of rank 0 to all ranks: a plain CUDA and NCCL program, which knows of
  * MetaShard only to give tensors their names, when it is told to. All tensors are float32, on one
  * device; the rank has one thread.
@@ -105,9 +105,8 @@ bool flow_by_columns(const struct parameter *parameter);
 struct region flow_part(const struct parameter *parameter, CUdeviceptr whole, int index, int ways);
 size_t flow_region_bytes(const struct region *region);
 
-/* What this rank reads in the end. Nothing, when there are no bytes. */
+/* Bytes that this rank reads in the end. Nothing, when there are no bytes. */
 void flow_observe(const char *name, const struct region *region);
 void flow_observe_bytes(const char *name, CUdeviceptr address, size_t bytes);
-/* An own copy of this part of a whole tensor, or with --keep the part itself, is what this rank
- * observes. */
+/* This rank observes an own copy of this part of a whole tensor, or with --keep the part itself. */
 void flow_take_part(const struct parameter *parameter, CUdeviceptr whole, int index, int ways);

@@ -216,7 +216,7 @@ static void wrap_unit(size_t first)
     flatten_and_shard(&unit);
 }
 
-/* What of this tensor lies in this rank's chunk of the unit. */
+/* Observes the part of this tensor that lies in this rank's chunk of the unit. */
 static void observe_in_place(size_t index)
 {
     const char *name = flow.parameters[index].name;

@@ -36,8 +36,8 @@ def replicas(case, ranks):
 
 def small_settings(options, model):
     """For granules smaller than a user's, and figures that do not depend on how busy this machine is, as settling and
-    streams that take long to be idle do. The self-check copies, which would be counted. What a caching allocator's blocks
-    may leave behind is 8 granules by default, if they have 2 MiB."""
+    streams that take long to be idle do. The self-check copies, which would be counted. A caching allocator's blocks may
+    leave 8 granules behind by default, if they have 2 MiB."""
     least = 1 if model.name == "odd" else options.granule
     return {"METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000", "METASHARD_MIN_BYTES": str(least),
             "METASHARD_LEFTOVER_BYTES": str(8 * options.granule), "METASHARD_SELFCHECK": "off"}
@@ -167,7 +167,7 @@ def parts_of(text):
 
 
 def compare(folder, rank, seen, wanted):
-    """What is wrong with the bytes that a rank read, or nothing."""
+    """The fault in the bytes that a rank read, or nothing."""
     wanted = [part for part in wanted if part[1]]
     if seen != [(name, len(content)) for name, content in wanted]:
         return f"rank {rank}: read {seen}, expected {[(name, len(content)) for name, content in wanted]}\n"

@@ -10,7 +10,7 @@ struct chunk {
     bool is_copy;
 };
 
-/* What all chunks have, with the padding. */
+/* The shape of all chunks together, with the padding. */
 static struct region padded_shape(const struct parameter *parameter)
 {
     const uint64_t *shape = parameter->shape;

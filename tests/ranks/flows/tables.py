@@ -38,7 +38,7 @@ COLUMNS = (
     ("into one", lambda case: ways(case, lambda run: mib(max(run.into[1:], default=0)))),
     ("busiest link", lambda case: ways(case, lambda run: mib(max(run.links.values(), default=0)))),
 )
-# Of a program that pads, or sends twice, the wire has more than the model.
+# The wire has more than the model if a program pads, or sends twice.
 ON_PAGE = ("flow", "ranks", "shard", "peak of others", "peak of rank 0", "to the device", "into one")
 
 
@@ -94,7 +94,7 @@ def held(cases):
 
 
 def settings(options, cases):
-    """What the environment of the runs has of the preload's variables, but for those that say where a file is."""
+    """The preload's variables in the environment of the runs, but for those that say where a file is."""
     paths = ("METASHARD_DUMP", "METASHARD_PLAN")
     found = {name: value for case in cases for run in case.runs.values() for name, value in run.settings.items()
              if name not in paths}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank does alone, by draws of its own. */
+/* Operations of a rank alone, by draws of its own. */
 #include "tests/ranks/random/random.h"
 
 #include <dlfcn.h>
@@ -132,7 +132,7 @@ void local_load(const struct range *range, const struct stored *from)
     range_end(range, stream);
 }
 
-/* Of metashard.h, which a rank without the preload has not. */
+/* Calls metashard_name of metashard.h, which a rank without the preload has not. */
 void local_name(const struct tensor *tensor, const struct stored *as)
 {
     typedef int name_call(uint64_t address, size_t bytes, const char *name, const char *dtype,
@@ -169,7 +169,7 @@ static struct range part_of(struct tensor *tensor, size_t begin, size_t end)
     return range;
 }
 
-/* Of what this rank has surely written. */
+/* Draws a range that this rank has surely written. */
 static bool own_known(struct range *range_out)
 {
     struct tensor *tensor = own_tensor();
@@ -204,7 +204,7 @@ static CUresult copy_out(const struct range *range, CUstream stream)
     return cuMemcpyDtoH(seen, range_address(range), range->bytes);
 }
 
-/* What is read counts only if nothing had failed by then. */
+/* The bytes that are read count only if nothing had failed by then. */
 static void read_range(const struct range *range)
 {
     memset(seen, 0xA5, range->bytes);

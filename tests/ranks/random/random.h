@@ -31,7 +31,7 @@ struct program {
     int operation; /* the number of the current one */
     /* Waits before operations of NCCL, so that no rank sends what a failed one left. */
     bool is_careful;
-    /* What is loaded from the checkpoint is received and read, and goes nowhere else. */
+    /* Bytes from the checkpoint are received and read, and go nowhere else. */
     bool is_gentle;
 };
 extern struct program program;

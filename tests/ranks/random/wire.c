@@ -227,7 +227,7 @@ static bool takes_part(const struct wire *wire, int rank)
     return family->class[rank] >= 0 && !(wire->kind == MESSAGE && family->size[rank] == 1);
 }
 
-/* What is sent and what is fetched, by this rank alone. */
+/* Prepares the sent bytes and the fetched ones, by this rank alone. */
 static void make_ready(struct wire *wire)
 {
     for (int rank = 0; rank < program.ranks; rank++) {
@@ -491,7 +491,7 @@ void wire_coalesced(void)
         if (program.rank == root && !is_whole)
             local_fill(&part);
         range_know(&part, root);
-        /* Of ranks that have not written it all, too: it is overwritten below. */
+        /* Also on ranks that have not written all of the part: it is overwritten below. */
         local_copy(&place, &part);
         range_know(&place, root);
     }

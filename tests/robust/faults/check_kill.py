@@ -37,7 +37,7 @@ def killed(flow, dice, folder, seconds):
 
 
 def again(flow, folder):
-    """What is wrong with a sound run in a folder that a killed one has left."""
+    """The fault of a sound run in a folder that a killed run has left, or None."""
     for name in ("stats", "dump"):
         if os.path.exists(os.path.join(folder, name)):
             os.remove(os.path.join(folder, name))

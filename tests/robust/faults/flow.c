@@ -301,7 +301,7 @@ static void capture(void)
     give_back(b);
 }
 
-/* What is asked about addresses, and exporting. */
+/* Queries about addresses, and exporting. */
 static void queries(void)
 {
     CUdeviceptr block = take(100 * KIB), base;

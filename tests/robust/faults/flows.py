@@ -39,7 +39,7 @@ NO_CALL = 10 ** 9  # more than there are
 KINDS = [*DRIVER, *LIBC]
 SANITIZED = [*DRIVER, "heap", "heap-lasting", "nccl"]
 
-# What once was a fault: (flow, kind, number).
+# Points that once were faults: (flow, kind, number).
 KNOWN = [
     # A parameter without its pointer: other bytes. Two are counted, and then asked for once more.
     *(("from scratch", "driver:cuFuncGetParamInfo", number) for number in (5, 6, 7, 8, 13, 14)),
@@ -69,7 +69,7 @@ KNOWN = [
 LINE = re.compile(r"^metashard\[.*\] (error|warn): ", re.M)
 
 
-# Of a point: the call that failed or None; right, told or fault; what was wrong.
+# The end of a point: the call that failed or None; right, told or fault; what was wrong.
 Ended = namedtuple("Ended", "call outcome detail")
 
 
@@ -78,7 +78,7 @@ def is_lasting(kind):
 
 
 class Place:
-    """What is built, and where files go."""
+    """The built programs, and the folder for files."""
 
     def __init__(self, options, folder):
         self.folder, build = folder, options.build
@@ -177,12 +177,12 @@ class Done:
         self.trace = [line.split() for line in read_text(os.path.join(folder, "trace")).splitlines()]
 
     def broken(self):
-        """What no fault excuses."""
+        """An error that no fault excuses, or None."""
         if self.hangs:
             return "hangs"
         if self.status < 0:
             return f"ended by signal {-self.status}"
-        # What NCCL's stand-in says goes with the errors that it returns.
+        # NCCL's stand-in explains the errors that it returns.
         strange = [line for line in self.error.splitlines()
                    if line.startswith(("simcuda: ", "simnccl: ") if self.status == 0 else "simcuda: ")]
         if strange:
@@ -262,7 +262,7 @@ class Flow:
             shutil.rmtree(folder, ignore_errors=True)
 
     def trace(self, kind):
-        """The driver's calls, each as (number, name, path). Of a run in which none fails."""
+        """The driver's calls in a run in which none fails, each as (number, name, path)."""
         with tempfile.TemporaryDirectory(dir=self.place.folder) as folder:
             return self.run(kind, NO_CALL, folder).trace
 
@@ -347,7 +347,7 @@ class FromScratch(Once):
 
 
 class Model(Once):
-    """Of one thread, so that the calls are the same each time. Left out: changes of its file, where what fails is no call of
+    """One thread, so that the calls are the same each time. Left out: changes of its file, where what fails is no call of
     CUDA; other contexts, since a program goes on in the wrong one when one cannot be popped; memory that it maps itself, for whose
     record there must be memory; slices of columns (Slices); and memory that another process opens, which tells what fails."""
     name = "random program"

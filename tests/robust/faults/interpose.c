@@ -15,8 +15,8 @@
  *   FAULTS_NTH=<n>        from 1; 0: none fails
  *   FAULTS_REPORT=<path>  the name of the call that failed, a line
  *
- * What the shim imports and is not here is listed, with a reason, in imports.txt; check_imports.py
- * compares.
+ * imports.txt lists, with a reason, the functions that the shim imports and that are not here;
+ * check_imports.py compares.
  */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -60,7 +60,7 @@ QUERIES = (b"\0" + struct.pack("<I", 0x3C85F7CE) + b"\x0d" + struct.pack("<I", 7
 
 
 class Commands:
-    """Reads one format as the command does, in this process. What comes out is checked."""
+    """Reads one format as the command does, in this process, and checks the result."""
 
     def __init__(self, folder):
         self.folder = os.path.join(folder, "changed")
@@ -113,7 +113,7 @@ def check_good(commands):
 
 
 def check_many(commands):
-    """Of more checks than libmetashard.so reads, the newest is kept, and the oldest goes."""
+    """If there are more checks than libmetashard.so reads, the newest is kept, and the oldest goes."""
     commands.put("\n".join([kept.FORMAT, *(f"{number:040x} {kept.sum_of(b'rules')} 2.15.0" for number in range(1100))]).encode())
     kept.keep(commands.path, "abc", b"rules", "2.15.0", True)
     lines = kept.read(commands.path)

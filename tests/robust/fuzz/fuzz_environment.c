@@ -94,7 +94,7 @@ static bool is_first(char **entries, char **entry)
     return entries == entry;
 }
 
-/* Of switches, 1 is on. */
+/* A switch is on at 1. */
 static void check_numbers(char **entries, const struct settings *seen,
                           const struct settings *defaults)
 {

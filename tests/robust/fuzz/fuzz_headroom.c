@@ -81,7 +81,7 @@ static void write_file(size_t number, const uint8_t *data, size_t size)
     close(file);
 }
 
-/* Of a plain line of few digits, if it is the first one; else UINT64_MAX. */
+/* The value of a plain line of few digits, if that line is the first one; else UINT64_MAX. */
 static uint64_t available(const uint8_t *data, size_t size)
 {
     static const char key[] = "MemAvailable:";

@@ -3,7 +3,7 @@
 """fuzz_library.py [MUTATIONS [SECONDS [SEED]]]: what metashard-check-torch makes of libraries that are not what they should
 be: ELF, fat binaries, LZ4, zstd, version.py and the text of nvdisasm. TAP.
 
-Of libraries made by hand it says in one line where and what it expected, in time, and with little memory.
+For libraries made by hand it says in one line where and what it expected, in time, and with little memory.
 Then its modules read MUTATIONS changes of each format, the same in every run, and others for SECONDS: nothing but a fault that
 is meant to be one comes out, each within ten seconds.
 """

@@ -51,8 +51,8 @@ static bool is_number(const char *text, int base, uint64_t *number_out)
 
 enum verdict { NO_MAPPING, IS_MAPPING, ODD };
 
-/* BEGIN-END PERMISSIONS OFFSET MAJOR:MINOR INODE PATH. What is not plain is odd: sscanf may take
- * it or not. */
+/* BEGIN-END PERMISSIONS OFFSET MAJOR:MINOR INODE PATH. A line that is not plain is odd: sscanf may
+ * take it or not. */
 static enum verdict read_line(char *line, struct ms_mapping *mapping_out)
 {
     uint64_t numbers[7], major_number, minor_number;
@@ -87,7 +87,7 @@ static enum verdict read_line(char *line, struct ms_mapping *mapping_out)
     return IS_MAPPING;
 }
 
-/* Of the next mapping; odd lines end the comparison. */
+/* Compares the next mapping; odd lines end the comparison. */
 static void compare_next(struct list *list, const struct ms_mapping *seen)
 {
     struct ms_mapping wanted;

@@ -60,8 +60,8 @@ static enum ms_rule class_of_line(char *line, const char *name, bool *counts_out
     return MS_RULE_COUNT;
 }
 
-/* Of the first line that matches. What has a zero byte is no text, and has no rules. *full_out:
- * there may be no room for the rules that come behind. */
+/* The rule of the first line that matches. Data with a zero byte is no text, and has no rules.
+ * *full_out: there may be no room for the rules that come behind. */
 static enum ms_rule class_of_text(const uint8_t *data, size_t size, const char *name,
                                   bool *full_out)
 {

@@ -12,7 +12,7 @@ PAGE = os.path.join(result_page.PAGES, "fuzzing.md")
 
 
 def row(line, log):
-    """What the target reads stays."""
+    """Keeps the words about what the target reads."""
     cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
     runs, covered = re.search(r"stat::number_of_executed_units:\s*(\d+)", log), re.findall(r"\bcov: (\d+)", log)
     if not runs or not covered:

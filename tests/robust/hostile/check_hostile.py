@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_hostile.py --build DIR --preload VALUE [--spawn N]: the job in hostile surroundings (hostile.c). TAP.
 
-In each it must be right. What is said is told for each case: nothing, or that the shim cannot do its work, in one line.
+In each the job must be right. Each case tells what the shim says: nothing, or that the shim cannot do its work, in one line.
 """
 import argparse
 import glob

@@ -98,7 +98,7 @@ def check_folders(place):
 
 
 def check_names(place):
-    """What lies where the page's own name would be. The process id is known beforehand in a shell that becomes the job."""
+    """Files that lie where the page's own name would be. A shell that becomes the job knows the process id beforehand."""
     outside = os.path.join(place.new(), "victim")
     with open(outside, "w") as file:
         file.write("untouched")
@@ -310,7 +310,7 @@ PLACES = [place.format(user) for user in (0, NOBODY) for place in ("/run/user/{}
 
 
 def file_of(path):
-    """What tells a file from an earlier one of the same name, or None."""
+    """The numbers that tell a file from an earlier one of the same name, or None."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

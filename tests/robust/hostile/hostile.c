@@ -82,8 +82,8 @@ static int fork_before(void)
     return status | wait_for(child);
 }
 
-/* CUDA does not work in a child. What it calls fails, and its end leaves alone what is its
- * parent's. */
+/* CUDA does not work in a child. The child's calls fail, and the child's end leaves alone what is
+ * its parent's. */
 static int fork_after(void)
 {
     if (!load())
@@ -146,7 +146,7 @@ static int run_same_memory(void)
     return status | say(job_finish(&job));
 }
 
-/* The child runs all that runs at an exit. What the driver says there is its own affair. */
+/* The child runs all that runs at an exit. The driver's answers there are its own affair. */
 static int run_bare_fork(void)
 {
     const char *dump = getenv("METASHARD_DUMP");
@@ -255,7 +255,7 @@ static int reload(void)
     return say(is_right);
 }
 
-/* What a program calls that is not linked with the driver. */
+/* Functions for a program that is not linked with the driver. */
 struct functions {
     __typeof__(&cuMemAlloc_v2) allocate;
     __typeof__(&cuMemFree_v2) release;

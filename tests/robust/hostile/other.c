@@ -35,7 +35,7 @@ static _Atomic unsigned counts[COUNTS];
 typedef void *find(void *handle, const char *name);
 EXPORT void *dlsym(void *handle, const char *name);
 
-/* Of what comes behind. */
+/* The dlsym of the libraries that come behind. */
 static find *libc_dlsym(void)
 {
     find *found = (find *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");

@@ -138,7 +138,7 @@ static void slice_columns(struct worker *worker, int tensor, CUdeviceptr whole)
     launch(torch, TORCH_NAME(TORCH_COPY), (void *[]){&count, &copy}, NULL);
 }
 
-/* What is allocated while the other worker captures a stream is not deferred, and has no name. */
+/* Memory allocated while the other worker captures a stream is not deferred, and has no name. */
 static void name_shard(struct worker *worker, int tensor)
 {
     char name[64];
@@ -243,7 +243,7 @@ static void settle(struct worker *worker)
     pthread_barrier_wait(&barrier);
 }
 
-/* What the device has of the shards becomes part of what is saved. */
+/* The device's bytes of the shards become part of the saved bytes. */
 static void collect(struct worker *worker)
 {
     for (int i = 0; i < TENSORS; i++) {

@@ -169,7 +169,7 @@ class Finder:
             self.add("condition", "expression", at, f"!({self.say(at)})", cursor)
 
     def find_tie(self, condition, taken, otherwise):
-        """Of two equal values either may be taken: a < b ? a : b, a > b ? a - b : 0, if (a < b) a = b."""
+        """Either of two equal values may be taken: a < b ? a : b, a > b ? a - b : 0, if (a < b) a = b."""
         parts = self.operator(condition) if condition.kind == K.BINARY_OPERATOR else None
         if parts is None:
             return
@@ -222,7 +222,7 @@ class Finder:
             self.add(kind, "statement", at, "", cursor)
 
     def answer(self, cursor):
-        """What a return gives."""
+        """The mutants of a return's value."""
         for child in cursor.get_children():
             at = self.range_of(child)
             text = self.say(at)

@@ -38,7 +38,7 @@ class Tree:
         self.options = options
 
     def copy(self, changed=lambda name: None):
-        """What has changed alone. changed(name) is another text for a file, or None."""
+        """Copies only files that have changed. changed(name) is another text for a file, or None."""
         files = subprocess.run(["git", "-C", SOURCE, "ls-files", "-co", "--exclude-standard"], capture_output=True,
                                text=True, check=True).stdout.splitlines()
         for name in files:
@@ -76,7 +76,7 @@ class Tree:
         return subprocess.run(["ninja", "-C", self.folder, f"-j{jobs}", *targets], capture_output=True, text=True)
 
     def needed(self, name):
-        """What a test needs of the build."""
+        """The outputs of the build that a test needs."""
         test = self.tests[name]
         needed = [output for each in test["depends"] for output in self.outputs.get(each, [])]
         program = os.path.relpath(test["cmd"][0], self.folder)
@@ -88,7 +88,7 @@ class Tree:
         return done.stdout[-3000:] if done is not None and done.returncode != 0 else None
 
     def run(self, name, seconds):
-        """What is red, in words, or None."""
+        """The failure of a red test, in words, or None."""
         test = self.tests[name]
         return Run(test["cmd"], dict(os.environ, **test["env"]), test["workdir"] or self.folder).watch(seconds)
 
@@ -98,7 +98,7 @@ def limit():
 
 
 def become_reaper():
-    """What a test has started and left behind becomes a child of this process, which ends it."""
+    """Processes that a test has started and left behind become children of this process, which ends them."""
     PR_SET_CHILD_SUBREAPER = 36
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -199,7 +199,7 @@ MS_TEST(a_vfork_child_redirects_and_executes)
     check_device(block);
 }
 
-/* What opens nothing brings nothing in. */
+/* A child that opens nothing brings nothing in. */
 MS_TEST(a_vfork_child_executes_at_once)
 {
     const CUdeviceptr block = begin();
@@ -298,7 +298,7 @@ static void free_it(CUdeviceptr block)
     CHECK_EQ(cuMemFree(block), CUDA_SUCCESS);
 }
 
-/* Of two blocks, the thread is in a call with one when its handler runs. */
+/* The thread is in a call with one of two blocks when its handler runs. */
 static void interrupt(void (*run)(CUdeviceptr), const char *function, bool (*way)(void))
 {
     pthread_t thread;
@@ -448,7 +448,7 @@ MS_TEST(a_host_node_of_a_graph_changes_it)
     for_each_way(in_a_host_function);
 }
 
-/* What a recorded launch gives cannot be kept on the host; what it was given can. */
+/* The output of a recorded launch cannot be kept on the host; its input can. */
 MS_TEST(a_host_function_changes_what_a_kernel_was_given)
 {
     alarm(TOO_LONG_S);

@@ -60,7 +60,7 @@ static void by_openat64(void)
     close(parent);
 }
 
-/* What the headers make of open and its kin where _FORTIFY_SOURCE is set. */
+/* Functions that the headers make of open and its kin where _FORTIFY_SOURCE is set. */
 extern int __open_2(const char *name, int flags);
 extern int __open64_2(const char *name, int flags);
 extern int __openat_2(int parent, const char *name, int flags);
@@ -481,7 +481,7 @@ MS_TEST(a_checkpoint_is_converted)
         CHECK_EQ(seen[i], original[2 * i]);
 }
 
-/* What was made of the file's bytes on the device is as good as lost with them. */
+/* Bytes that the device made of the file's bytes are as good as lost with them. */
 MS_TEST(bytes_copied_on_the_device_survive_a_change)
 {
     make_files();
@@ -496,7 +496,7 @@ MS_TEST(bytes_copied_on_the_device_survive_a_change)
     CHECK_BYTES(seen, original, BYTES);
 }
 
-/* What was read lies in memory, and can be taken away and read again; not any more. */
+/* Bytes that were read lie in memory, and could be taken away and read again; not any more. */
 MS_TEST(bytes_read_before_survive_a_change)
 {
     make_files();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A file system in user space with one file, /checkpoint: the file at SERVED, by its name, as a
- * server has it. What is deleted there is a stale handle, as on NFS. The kernel keeps attributes
+ * server has it. A deleted file is a stale handle there, as on NFS. The kernel keeps attributes
  * for KEPT_SECONDS. With KEPT_PAGES it also keeps pages, whatever the attributes say. With NO_TIMES
  * the file has none.
  */

@@ -18,7 +18,7 @@ enum { TOO_LONG_S = 30 }; /* a test that hangs is ended by SIGALRM */
 
 static CUcontext context;
 
-/* Of a device of 64 MiB, and with a wait for a busy stream that is longer than any test. */
+/* Starts with a device of 64 MiB, and a wait for a busy stream that is longer than any test. */
 static void start(void)
 {
     alarm(TOO_LONG_S);
@@ -197,7 +197,7 @@ MS_TEST(a_read_that_is_cancelled_anywhere_holds_no_memory)
     check_cancelled_read(PTHREAD_CANCEL_ASYNCHRONOUS);
 }
 
-/* What it has read can be given back, for what needs memory later. */
+/* Memory that the thread has read can be given back when others need memory later. */
 MS_TEST(a_thread_that_is_cancelled_while_it_reads_holds_no_memory)
 {
     start();
@@ -214,7 +214,7 @@ MS_TEST(a_thread_that_is_cancelled_while_it_reads_holds_no_memory)
 
 /* --- what is being read stays */
 
-/* Of the driver. */
+/* Takes memory of the driver. */
 static CUresult take_memory(CUdeviceptr *address, size_t bytes)
 {
     size_t pitch;
@@ -295,7 +295,7 @@ MS_TEST(any_copy_in_a_busy_stream_holds_its_source_until_queued)
     check_copy_in_stream_held(copy_any_in_stream, "cuMemcpyAsync");
 }
 
-/* What is queued in another context is not waited for, so what that reads is not taken away. */
+/* The shim does not wait for work queued in another context, so bytes that such work reads stay. */
 static void check_held_by_other_context(bool to_host)
 {
     setenv("METASHARD_IDLE_MS", "50", 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process hands out, and to whom. Here it asks itself, which its thread answers. */
+/* What may be handed out, and to whom. The process asks itself here; its own thread answers. */
 #include "runtime/base/handout.h"
 
 #include <errno.h>

@@ -49,7 +49,7 @@ static void put(const char *file, const char *text)
     CHECK(made != NULL && fputs(text, made) >= 0 && fclose(made) == 0);
 }
 
-/* Of a group of v1 and of v2. */
+/* Writes the files of a cgroup of v1, and of v2. */
 static void put_v1(const char *folder, const char *limit, const char *used, const char *stat)
 {
     char path[128];
@@ -123,7 +123,7 @@ MS_TEST_AFTER(start, the_least_of_a_group_and_all_above_it_bounds)
     must_be(0, GROUP);
 }
 
-/* Of a group above it that a container does not see. */
+/* The limit is of a group above, which a container does not see. */
 MS_TEST_AFTER(start, a_limit_that_only_the_sums_tell_bounds)
 {
     put("/proc/self/cgroup", "4:memory:/\n");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What launchers put into the environment, and which of them is believed. */
+/* Variables that launchers set, and which launcher is believed. */
 #include "runtime/base/launcher.h"
 
 #include <stdio.h>

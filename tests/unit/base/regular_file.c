@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is no file is not opened, not even for a moment. */
+/* Nothing but a regular file is opened, not even for a moment. */
 #include "runtime/base/regular_file.h"
 
 #include <errno.h>

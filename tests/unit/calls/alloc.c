@@ -110,7 +110,7 @@ void __wrap_ms_state_event(const struct ms_event *event)
     event_count++;
 }
 
-/* What others answer; by default as ever. */
+/* Answers of wrapped functions; by default the real ones. */
 static bool is_answering, is_tight, is_regular, is_unexamined;
 static unsigned asks, refusals;
 
@@ -490,7 +490,7 @@ MS_TEST_AFTER(start_pool, a_free_in_a_stream_that_is_captured_or_gone_is_the_dri
     fake_check_empty();
 }
 
-/* What a stream has not got to yet may point to it. */
+/* Work that a stream has not reached yet may point to the allocation. */
 MS_TEST_AFTER(start_pool, a_freed_allocation_is_materialised_for_late_copies)
 {
     CUresult result;
@@ -524,7 +524,7 @@ MS_TEST_AFTER(start_pool, a_stream_of_another_context_and_another_pool_are_the_d
     give_back(address);
 }
 
-/* What the driver keeps for the pool has room for it. */
+/* Memory that the driver keeps for the pool has room for the allocation. */
 MS_TEST_AFTER(start_pool, a_pool_gives_kept_memory_back_before_it_is_refused)
 {
     CUdeviceptr address;

@@ -428,7 +428,7 @@ MS_TEST_BETWEEN(start, end, a_recorded_copy_is_known_as_made_of_its_source)
     ms_source_drop(file.source);
 }
 
-/* What the plan left here will be used from here; other bytes are as easily made again. */
+/* This rank will use the bytes that the plan left here; other bytes are as easily made again. */
 MS_TEST_BETWEEN(start, end, a_copy_copies_cached_bytes_of_the_plans_own_part_alone)
 {
     for (size_t way = 0; way < 2; way++) {
@@ -670,7 +670,7 @@ static void set_cached(void)
     CHECK(at(source, 0).cached);
 }
 
-/* What the destination had is no more what it has, and all beside it is. */
+/* The destination loses its lineage, and all bytes beside the destination keep theirs. */
 MS_TEST(a_copy_over_cached_bytes_ends_their_lineage_there_alone)
 {
     static void (*const sets[])(void) = {set_store_inside, set_filled, set_cached};
@@ -889,7 +889,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_remote_bytes_says_so_where_it_lies)
     CHECK(!at(destination, 6).is_remote_copy);
 }
 
-/* What a host function of a stream may write is pinned memory, which may be the destination. */
+/* A stream's host function may write pinned memory, which may be the destination. */
 MS_TEST_BETWEEN(start, end, a_copy_to_what_is_not_ours_may_have_to_wait)
 {
     ms_hot.started = 1;
@@ -913,7 +913,7 @@ MS_TEST_BETWEEN(start, end, a_captured_copy_of_absent_bytes_is_refused)
     ms_order_set_capture(false);
 }
 
-/* What the program has not mapped is the driver's to refuse. */
+/* The driver refuses memory that the program has not mapped. */
 MS_TEST_BETWEEN(start, end, a_copy_beyond_the_programs_mappings_is_the_drivers)
 {
     CUresult result;
@@ -927,7 +927,7 @@ MS_TEST_BETWEEN(start, end, a_copy_beyond_the_programs_mappings_is_the_drivers)
     CHECK(uses[1].count == 0 && at(destination, 0).kind == MS_UNDEFINED);
 }
 
-/* Of these the driver decides what they do. */
+/* The driver decides what a copy between overlapping ranges does. */
 MS_TEST(only_ranges_without_a_common_byte_are_recorded)
 {
     static const struct {
@@ -951,7 +951,7 @@ MS_TEST(only_ranges_without_a_common_byte_are_recorded)
     }
 }
 
-/* What the driver cannot refuse for what it reads need not keep what it overwrites. */
+/* A copy whose source the driver cannot refuse need not keep the bytes that it overwrites. */
 MS_TEST(a_copy_keeps_its_destination_unless_its_source_is_sure)
 {
     static const struct {
@@ -1124,7 +1124,7 @@ MS_TEST(both_stay_valid_and_nothing_is_held_when_a_call_fails)
     }
 }
 
-/* Of sevens, of bytes that were never written, and of a snapshot, some of which are another's. */
+/* Copies sevens, bytes that were never written, and a snapshot; some of them are another rank's. */
 static bool copy_without(int pieces)
 {
     start();

@@ -47,7 +47,7 @@ MS_TEST(a_number_that_is_no_handle_is_not_found)
         CHECK(!ms_handle_is_ours(others[i]));
         CHECK(ms_handle_find(others[i]) == NULL);
     }
-    /* Of ours, and never given out: the next place, a far one, another use of this one. */
+    /* Our handles that were never given out: the next place, a far one, another use of this one. */
     CHECK(ms_handle_find(number + 1) == NULL);
     CHECK(ms_handle_find(number + UINT32_MAX) == NULL);
     CHECK(ms_handle_find(number + (UINT64_C(1) << 32)) == NULL);

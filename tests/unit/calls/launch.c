@@ -1218,7 +1218,7 @@ MS_TEST_BETWEEN(start_lists, end, a_list_records_one_of_two_blocks)
     fill(one, 0, BYTES);
 }
 
-/* What launches make is the input of a launch that is recorded. */
+/* The output of a launch is the input of a launch that is recorded. */
 MS_TEST(copies_of_what_launches_make_are_recorded_launches)
 {
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -1278,7 +1278,7 @@ MS_TEST_BETWEEN(start_lists, end, a_list_with_more_parameters_is_forwarded)
     check_list_forwarded(LIST_ONE);
 }
 
-/* What stands behind the list is no tensor of it. */
+/* An address behind the list is no tensor of the list. */
 MS_TEST_BETWEEN(start_lists, end, an_address_behind_a_list_is_not_of_it)
 {
     memset(ones.addresses, 0, sizeof(ones.addresses));
@@ -1328,7 +1328,7 @@ MS_TEST_BETWEEN(start_lists, end, two_lists_of_other_pairs_are_forwarded)
     other->context = FAKE_CONTEXT;
 }
 
-/* As launch_without. Of the two tensors one may be recorded. */
+/* As launch_without. One of the two tensors may be recorded. */
 static bool launch_list_without(int pieces)
 {
     CUresult result = CUDA_SUCCESS;
@@ -1765,7 +1765,7 @@ MS_TEST_BETWEEN(start, end, an_input_that_is_a_snapshot_runs)
     check_forwarded(TAKE, one->address, other->address);
 }
 
-/* What is in memory already would be sent again. */
+/* A recorded launch would send bytes again that are in memory already. */
 MS_TEST_BETWEEN(start, end, an_input_out_of_a_file_of_which_less_than_half_is_in_memory_is_recorded)
 {
     static struct test_file file;
@@ -1843,7 +1843,7 @@ static CUresult tell_nothing(CUfunction function, size_t index, size_t *offset, 
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Of a kernel that tells nothing the program has packed all. */
+/* The program has packed all parameters of a kernel that tells nothing about them. */
 MS_TEST_BETWEEN(start, end, parameters_that_the_program_packs_are_recorded_where_nothing_is_known)
 {
     CUresult result;

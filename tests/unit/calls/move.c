@@ -224,7 +224,7 @@ static CUresult pointer_get_attribute(void *value, CUpointer_attribute attribute
     return CUDA_SUCCESS;
 }
 
-/* Of memory of the host, or of the program. */
+/* Lets the driver report this type for memory of the host, or of the program. */
 static void say(CUdeviceptr address, unsigned type, unsigned managed)
 {
     strange = address;
@@ -325,7 +325,7 @@ MS_TEST_BETWEEN(start, end, any_copy_of_no_bytes_is_for_the_driver)
     CHECK(kind_of(one) == MS_FILL && resident(one) == 0 && fake.work_count == 0);
 }
 
-/* What is copied to the device may be an address. */
+/* Bytes that are copied to the device may be an address. */
 MS_TEST_BETWEEN(start, end, any_copy_past_our_memory_brings_in_what_it_points_to)
 {
     fake_needs_hints();
@@ -364,8 +364,8 @@ MS_TEST_BETWEEN(start, end, a_move_fails_if_memory_it_points_to_cannot_come_in)
     CHECK_EQ(ms_allocation_backing(other)->backed_bytes, BYTES);
 }
 
-/* Of pinned memory the bytes may change until the stream reads them: of a copy that the program
- * says is on the device, as of any. */
+/* The bytes of pinned memory may change until the stream reads them, also in a copy that the
+ * program says is on the device. */
 MS_TEST_BETWEEN(start, end, pinned_memory_is_the_hosts_also_where_the_copy_is_on_the_device)
 {
     say(of_host(), CU_MEMORYTYPE_HOST, 0);
@@ -601,7 +601,7 @@ static CUDA_MEMCPY2D inner_plane(size_t to_shift, size_t from_shift)
     return copy;
 }
 
-/* What the copy does not touch may be in memory. */
+/* Bytes that the copy does not touch may be in memory. */
 MS_TEST(a_plane_is_made_real_if_some_of_one_side_is_in_memory)
 {
     static const size_t shifts[] = {(size_t)-1, 0, WIDTH, WIDTH + 1};
@@ -810,7 +810,7 @@ MS_TEST_BETWEEN(start_rows, end, rows_up_to_the_end_of_their_allocation_are_trie
     check_content(other);
 }
 
-/* What is recorded is in the order of calls, which the stream is not. */
+/* Records are in the order of calls, the work of the stream is not. */
 MS_TEST_BETWEEN(start_rows, end, rows_behind_work_that_may_wait_are_not_tried_and_pieces_are)
 {
     atomic_store(&ms_hot.gated, 1);
@@ -858,7 +858,7 @@ MS_TEST_BETWEEN(start_rows, end, a_batch_ends_at_a_move_that_cannot_be_copied)
 
 enum { MOST_ROWS = 8000, WIDE = 32 * FAKE_GRANULE };
 
-/* Of a large allocation. */
+/* Starts with large allocations. */
 static void start_many(void)
 {
     fake_start();

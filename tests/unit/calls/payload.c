@@ -61,7 +61,7 @@ static void defer(void)
     seals_before = ms_counter_get(MS_COUNT_PAYLOAD_SEALS);
 }
 
-/* What the bytes point to came into memory. */
+/* Whether the allocation that the bytes point to came into memory. Frees the allocation. */
 static bool ends_in_memory(void)
 {
     const bool is_there =
@@ -293,7 +293,7 @@ static void set_to(uint32_t value, unsigned element)
     CHECK_EQ(ms_payload_expose(&set), CUDA_SUCCESS);
 }
 
-/* What is set to the upper half of an address may get the lower one from another call. */
+/* A set may write the upper half of an address, and another call the lower half. */
 MS_TEST(a_set_to_the_upper_half_of_an_address_means_everything)
 {
     for (int i = 0; i < 4; i++) {
@@ -309,7 +309,7 @@ MS_TEST(a_set_to_the_upper_half_of_an_address_means_everything)
     CHECK(ends_in_memory());
 }
 
-/* Of two bytes and two others nothing is made that has the upper half of an address. */
+/* Two bytes of one word and two of the next make no upper half of an address. */
 MS_TEST(a_set_to_other_bytes_means_nothing)
 {
     defer();

@@ -34,7 +34,7 @@ static void start(void)
     type = managed = 0;
 }
 
-/* Of all kinds, which one it is; none is the sum of others. */
+/* The pointer's kind; no kind is the sum of others. */
 static unsigned kinds(void)
 {
     unsigned found = 0;

@@ -172,7 +172,7 @@ MS_TEST_AFTER(start, a_scan_ends_at_a_word_that_means_everything)
     CHECK(reach.everything && lookups == 1);
 }
 
-/* What is tracked lies on either side of what means nothing. */
+/* Tracked memory lies on either side of a range that means nothing. */
 MS_TEST_AFTER(start, a_scan_finds_host_memory_beside_a_word_that_means_nothing)
 {
     static const CUdeviceptr tracked = FAR + 10 * BYTES,

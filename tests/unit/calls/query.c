@@ -87,7 +87,7 @@ static void check_answer(CUpointer_attribute attribute, CUdeviceptr address, siz
     CHECK_EQ(value, expected);
 }
 
-/* What is answered without the driver, of 4 or 8 bytes. */
+/* The answer that needs no driver, of 4 or 8 bytes. */
 static uint64_t answer(CUpointer_attribute attribute, CUdeviceptr address)
 {
     uint64_t value = 0;

@@ -138,7 +138,7 @@ MS_TEST_AFTER(start, a_size_that_saves_memory_is_deferred)
     CHECK(ms_regular_take(SIZE) == NULL);
 }
 
-/* What has a place is found there again. */
+/* An allocation that has a place is found there again. */
 MS_TEST_AFTER(start, a_size_has_half_of_the_places_at_most)
 {
     enum { SMALL = 4096, MOST = MS_REGULAR_PLACES / 2 };

@@ -134,7 +134,7 @@ static CUresult describe_all_behind(CUdeviceptr address)
                                 CU_TENSOR_MAP_INTERLEAVE_NONE);
 }
 
-/* Of which nothing was written. */
+/* Starts with a new allocation, which nothing has written. */
 static void start_anew(void)
 {
     fake_allocation_free(allocation);

@@ -296,7 +296,7 @@ MS_TEST_BETWEEN(start, end, a_handle_says_how_it_was_made_until_it_is_gone)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
     CHECK(ms_vmm_handle_properties(handle, &prop, &result) && result == CUDA_ERROR_INVALID_VALUE);
 
-    /* Of a mapping it is still known. */
+    /* The mapping's properties are still known. */
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
     memset(&prop, 0xff, sizeof(prop));
@@ -825,7 +825,7 @@ MS_TEST_BETWEEN(start, end, a_handle_of_the_driver_is_mapped_beside_ours)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-/* What is there is in no record. */
+/* The driver's mapping is in no record. */
 MS_TEST_BETWEEN(start, end, a_mapping_beside_one_of_the_driver_is_not_deferred)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,

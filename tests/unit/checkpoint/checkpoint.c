@@ -24,7 +24,7 @@ static struct ms_checkpoint *open_path(const char *path)
     return checkpoint;
 }
 
-/* What the fault says, or NULL. */
+/* `why`: a part of the fault's text; NULL: the path has no fault. */
 static void check_path(const char *path, const char *why)
 {
     struct ms_checkpoint *checkpoint = open_path(path);
@@ -419,7 +419,7 @@ static bool open_folder(void)
     return checkpoint != NULL;
 }
 
-/* Of bytes each with a long name, the last ones first or in their order. */
+/* Saves tensors of one byte with long names, in their order or the last ones first. */
 static void save_long(bool is_sorted)
 {
     enum { TENSORS = 3000 };

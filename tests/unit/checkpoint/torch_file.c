@@ -7,7 +7,7 @@
 #include "tests/unit/checkpoint/torch_bytes.h"
 #include "tests/unit/counted_pages.h"
 
-/* What a file has; each test changes some of it. Data is zeros. */
+/* The content of a file; each test changes some of it. Data is zeros. */
 static struct given {
     const char *folder, *order, *constants; /* NULL: there is no such record */
     const char *pickle;                     /* the name of its record */

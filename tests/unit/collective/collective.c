@@ -430,7 +430,7 @@ static size_t memory_of_both(void)
     return ms_allocation_backing(one)->backed_bytes + ms_allocation_backing(other)->backed_bytes;
 }
 
-/* What comes from the other rank takes memory, which is parked. What this rank has sent is a
+/* Bytes from the other rank take memory, which is parked. Bytes that this rank has sent are a
  * pattern in both places. */
 MS_TEST_BETWEEN(start, end, a_gather_keeps_each_byte_once)
 {

@@ -58,7 +58,7 @@ static CUresult prepare(void)
     return prepare_range(allocation->address, allocation->bytes, 2, false);
 }
 
-/* What the broadcast does. */
+/* Writes all bytes, as the broadcast does. */
 static void write_all(void)
 {
     memset((void *)(uintptr_t)allocation->address, 6, allocation->bytes);
@@ -208,7 +208,7 @@ MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that
     CHECK_EQ(fake.events, 0);
 }
 
-/* What it would write there would be lost when the sink goes. */
+/* Bytes that a kernel writes to the sink would be lost with the sink. */
 MS_TEST_BETWEEN(start, end, a_kernel_meets_no_sink)
 {
     fake.is_busy = true;
@@ -481,7 +481,7 @@ MS_TEST(nothing_is_left_under_the_allocation_when_a_call_fails)
     }
 }
 
-/* What is queued cannot be waited for then; whatever of it is known goes with the allocation. */
+/* Queued work cannot be waited for then; all notes of that work go with the allocation. */
 MS_TEST(nothing_is_lost_when_a_call_fails_after_the_broadcast)
 {
     for (int way = 0; way < 3; way++) {

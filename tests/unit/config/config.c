@@ -93,7 +93,7 @@ MS_TEST(a_file_name_has_process_rank_job_and_host)
     CHECK(strcmp(without.dump_path, "nonenone") == 0);
 }
 
-/* What the user says counts, unless that is nothing; then what the launcher says. */
+/* The user's job counts; if it is empty, the launcher's. */
 MS_TEST(the_job_in_a_file_name_is_cut_and_the_launchers_if_there_is_no_other)
 {
     char job[80], expected[80];

@@ -5,7 +5,7 @@
 
 enum { LAST = MS_MAX_DEVICES - 1 };
 
-/* Of that device, or of all together. */
+/* Checks the facts of that device, or of all devices together. */
 static void check(CUdevice device, uint32_t unmet)
 {
     bool may_go_on = true;
@@ -23,7 +23,7 @@ MS_TEST(all_facts_hold_until_one_is_found_otherwise)
         check(device, 0);
 }
 
-/* What is found anew is what holds of the device; what was found of any, once, stays with all. */
+/* New findings replace the device's; all devices together keep what was ever found of any. */
 MS_TEST(a_fact_is_unmet_of_one_device_and_of_all_together)
 {
     uint32_t any = 0;

@@ -20,7 +20,7 @@ static void set_drivers(uint64_t bytes)
         fake.pool[used_high] = bytes;
 }
 
-/* What the program is told. */
+/* The figure that the program gets. */
 static uint64_t figure(CUmemPool_attribute attribute)
 {
     uint64_t value = fake.pool[attribute];

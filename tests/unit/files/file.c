@@ -406,7 +406,7 @@ bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four)
     return has_room >= 0 ? has_room : __real_ms_descriptor_leaves_room(descriptor, of_four);
 }
 
-/* Of the program's table it takes no descriptor again and again. */
+/* In the program's table a file stays open, and so takes no descriptor again and again. */
 MS_TEST(a_file_is_closed_between_uses_where_a_table_of_its_own_is_nearly_full)
 {
     static struct test_file files[4];

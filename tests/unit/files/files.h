@@ -134,8 +134,8 @@ static inline bool can_tell_cold(const struct test_file *file)
            (preadv2(file->descriptor, &vector, 1, 0, RWF_NOWAIT) < 0 && errno == EAGAIN);
 }
 
-/* What this process has read, by proc(5): "rchar" bytes, by "syscr" calls, past the page cache too.
- * 0 where the kernel does not count. */
+/* Counts this process's reads, by proc(5): "rchar" are bytes, "syscr" calls, past the page cache
+ * too. 0 where the kernel does not count. */
 static inline uint64_t count_io(const char *what)
 {
     char name[32];

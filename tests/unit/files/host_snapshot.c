@@ -101,7 +101,7 @@ MS_TEST(a_snapshot_that_gets_no_memory_counts_for_nothing)
     CHECK_EQ(live, 0);
 }
 
-/* What was advised last. */
+/* The last advice. */
 static struct {
     uintptr_t begin, bytes;
     int advice, count;

@@ -147,7 +147,7 @@ MS_TEST_AFTER(set_up, a_copy_finds_a_mapped_file_that_has_changed_since)
     check_found();
 }
 
-/* Of the file, since the last call. The first call begins to count. */
+/* Counts the opens of the file since the last call. The first call begins to count. */
 static int count_opens(void)
 {
     static int events = -1;

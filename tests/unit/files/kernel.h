@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What not every kernel does, and not every file system: a test that needs it asks by itself. Else
- * it would skip what it is to find. */
+/* Features that not every kernel has, and not every file system: a test that needs a feature asks
+ * for it by itself. Else the test would skip the fault that it is to find. */
 #pragma once
 
 #include <fcntl.h>

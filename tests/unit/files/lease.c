@@ -117,7 +117,7 @@ MS_TEST(a_lease_counts_for_as_long_as_the_writer_waits)
     CHECK(!broken.is_intact[2]);
 }
 
-/* What is asked a long time after it was seen last is seen now. */
+/* A lease that is asked for long after it was last seen is seen now. */
 MS_TEST(a_lease_that_is_seen_counts_anew)
 {
     struct ms_lease lease = {false};

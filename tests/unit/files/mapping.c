@@ -237,8 +237,8 @@ MS_TEST(a_link_does_not_hide_what_comes_later)
     unlink(other);
 }
 
-/* What a new number of links can hide, without a lease: a write whose modification time is set back
- * to the nanosecond, before the next check. Nothing else. */
+/* Without a lease, a new number of links can hide a write before the next check whose modification
+ * time is set back to the nanosecond. A new number hides nothing else. */
 MS_TEST(a_link_hides_a_write_whose_time_is_set_back)
 {
     char other[sizeof(path) + 2];

@@ -289,7 +289,7 @@ MS_TEST_AFTER(make_file, another_mapping_in_its_place_keeps_its_advice)
     ms_file_drop(source);
 }
 
-/* What came in its place looks like it but for one thing, and its owner has advised it. */
+/* The mapping that came in its place differs in one thing alone, and its owner has advised it. */
 static void check_other(const char *folder, size_t bytes)
 {
     char other[80];

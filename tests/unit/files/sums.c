@@ -10,7 +10,7 @@ enum { PART = MS_SUMS_PART, PARTS = 3 };
 
 static unsigned char part[PART];
 
-/* Of three parts and a piece, of which nothing else is used. */
+/* A file of three parts and a piece; nothing else of the struct is used. */
 static struct ms_file file = {.recorded = {.st_size = (off_t)PARTS * PART + PART - 1}};
 
 /* That the part has this sum. */

@@ -205,7 +205,7 @@ MS_TEST(a_time_is_old_when_more_than_a_tick_has_passed)
     }
 }
 
-/* What one field of another value means for a file, with and without another link count. */
+/* Each field in turn has another value, with and without another link count. */
 MS_TEST(a_file_is_unchanged_when_all_but_its_links_is)
 {
     const struct stat then = {.st_dev = 1,
@@ -418,7 +418,7 @@ static void skip_without_mappings(void)
     needs_mappings(is_source(), path);
 }
 
-/* What the kernel keeps of it may be older than what the other machine has. */
+/* The kernel's copy of the file may be older than the other machine's. */
 MS_TEST(a_file_of_another_machine_is_what_that_machine_says)
 {
     skip_without_mappings();
@@ -777,7 +777,7 @@ MS_TEST(a_file_is_a_source_of_as_many_bytes_as_it_has)
         ms_file_drop(source);
 }
 
-/* Of other machines and of overlays the kernel's numbers of a mapping are not enough. */
+/* For files of other machines and of overlays, the kernel's numbers of a mapping are not enough. */
 MS_TEST(a_file_is_one_source_by_each_of_its_names)
 {
     static const uint32_t types[] = {EXT4_SUPER_MAGIC, REMOTE, OVERLAYFS_SUPER_MAGIC};
@@ -1166,7 +1166,7 @@ static void drop_lease(void *argument)
     ms_lease_drop(&source->lease, source->descriptor);
 }
 
-/* What changed while the lease was held is no reason to refuse the file when it is gone. */
+/* A change under the lease is no reason to refuse the file when the lease is gone. */
 MS_TEST(times_that_change_under_a_lease_are_known_afterwards)
 {
     ms_config.leases = true;

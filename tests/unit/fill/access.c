@@ -601,7 +601,7 @@ MS_TEST_BETWEEN(start_two, end_two, rows_leave_out_what_the_plan_gives_to_others
     check_backed(1, 1);
 }
 
-/* What stands right before them, or right behind, is none of theirs. */
+/* Bytes right before the rows, or right behind, are none of theirs. */
 MS_TEST_BETWEEN(start_two, end_two, rows_end_where_they_end)
 {
     struct ms_content remote = filled;
@@ -620,7 +620,7 @@ MS_TEST_BETWEEN(start_two, end_two, rows_end_where_they_end)
 
 /* --- exports */
 
-/* What is told. */
+/* The exports that were published. */
 static uint64_t exported_ids[4];
 static size_t exported_count;
 void __wrap_ms_state_event(const struct ms_event *event);

@@ -97,7 +97,7 @@ STORY(an_eviction_gives_back_memory_that_lineage_restores, loads(), lets_go(2 * 
       reads(0, 6 * G), IS(*byte_of(0, 0) == 7 && *byte_of(0, 4 * G - 1) == 7),
       IS(*byte_of(0, 4 * G) == 3 && *byte_of(0, 6 * G - 1) == 3))
 
-/* What the state page has of that kind: how many, and their bytes. */
+/* Checks the state page's events of that kind: how many, and their bytes. */
 static void shows(enum ms_event_kind kind, uint64_t count, uint64_t bytes)
 {
     struct ms_snapshot snapshot = page_read(getpid());
@@ -209,7 +209,7 @@ STORY(an_allocation_may_go_during_the_wait, loads(), has_cached_granule(FAKE_CON
 
 /* --- which contexts are waited for */
 
-/* Of what has nothing to give back no context is waited for. */
+/* An eviction does not wait for the context of an allocation that has nothing to give back. */
 STORY(an_eviction_waits_for_no_context_that_has_nothing_to_give, loads(), has(G),
       writes(1, 0, G, resident), lies_in(1, (CUcontext)2), lets_go(3 * G),
       was_called(FAKE_ctx_push_current, 0))
@@ -399,7 +399,7 @@ static void wants_again(size_t granules)
     releases(0), leaves(granules);
 }
 
-/* Of one that trains: after four times what it has, memory stays where it is. */
+/* A program that trains: after trims of four times its memory, memory stays where it is. */
 static void trims_for_ever(void (*trim)(size_t memory, size_t leftover))
 {
     ms_config.leftover_bytes = G;

@@ -100,7 +100,7 @@ MS_TEST_BETWEEN(start, end, a_busy_device_is_waited_for_and_then_told)
     ms_hold_up_end();
 }
 
-/* What it waits for at most may be no time at all: it is tried once. */
+/* The longest wait may be no time at all: holding up is then tried once. */
 MS_TEST_BETWEEN(start, end, holding_up_without_time_is_tried_once)
 {
     ms_config.suspend_ms = 0;

@@ -146,7 +146,7 @@ static void note(const struct ms_source *source, uint64_t offset, size_t bytes, 
     ms_loaded_note(&(struct ms_loaded_place){source, offset, bytes, address}, MS_LOADED_IS_THERE);
 }
 
-/* What of these bytes of the file is copied to `target`; they are the file's. */
+/* Copies these bytes of the file to `target`. Returns the copied range, which is the file's. */
 static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, size_t bytes)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
@@ -234,7 +234,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_no
 
 enum { WANTED = BYTES / 2 };
 
-/* What was noted is as it was read, but [begin, end) has that content by now. */
+/* Whether noted bytes are copied that are as read, but for [begin, end), by now `content`. */
 static bool is_copied_after(size_t begin, size_t end, const struct ms_content *content)
 {
     const struct ms_content read = {.kind = MS_SOURCE, .cached = true, .source = file.source};
@@ -322,7 +322,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_copy_that_cannot_be_waited
     fake.wait_result = CUDA_SUCCESS;
 }
 
-/* What is claimed already is not claimed once more. */
+/* An allocation that is claimed already is not claimed once more. */
 MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_in_the_same_allocation_is_copied)
 {
     CHECK_EQ(copy(whole, AT, LEAST).end, AT + LEAST);

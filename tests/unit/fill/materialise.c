@@ -141,7 +141,7 @@ MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
     CHECK(at(2).kind == MS_SOURCE);
 }
 
-/* Of which only the last byte and the first are asked for. */
+/* The range is the last byte of the first granule and the first byte of the second. */
 MS_TEST_BETWEEN(start, end, a_range_fills_both_granules_it_touches)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
@@ -336,7 +336,7 @@ MS_TEST_BETWEEN(start, end, an_overwrite_behind_a_late_payload_plays_its_bytes)
     check_bytes();
 }
 
-/* What is captured is written later, or never. */
+/* A captured overwrite happens later, or never. */
 MS_TEST_BETWEEN(start, end, a_captured_overwrite_plays_its_bytes)
 {
     ms_order_set_capture(true);
@@ -422,7 +422,7 @@ MS_TEST_BETWEEN(start_beside, end_beside, a_granule_without_bytes_to_fill_is_not
     CHECK(!ms_has_unfilled());
 }
 
-/* What the plan says of it is asked first. Rank 1 keeps the second half of each granule. */
+/* The plan is asked about the granule first. Rank 1 keeps the second half of each granule. */
 MS_TEST(a_granule_is_noted_for_bytes_of_this_rank_alone)
 {
     for (int part = 0; part < 2; part++) {

@@ -179,7 +179,7 @@ MS_TEST(a_launch_that_cannot_be_copied_is_not_noted)
     ms_recorded_launch_drop(recorded);
 }
 
-/* Of more than there are places for, the newest is in the last one that was taken. */
+/* If there are more origins than places, the newest origin is in the place that was taken last. */
 MS_TEST(the_newest_is_found_where_places_are_taken_again)
 {
     struct ms_origins copy;

@@ -86,7 +86,7 @@ static void refused(size_t bytes)
     refused_on(0, bytes);
 }
 
-/* What fits is what is allowed, and no more. */
+/* No more is allowed than fits. */
 static void computes(void)
 {
     refused(T + G);
@@ -117,7 +117,7 @@ STORY(the_log_tells_of_a_refusal_beyond_the_bound, by_default(), refused(128 * T
 STORY(the_log_tells_of_too_much_unwritten_memory, by_default(), refused(32 * T + G),
       said(1, "an allocation of 134283264 bytes on device 0"),
       said(1, "32 times the device's memory unwritten"))
-/* Any program may set its memory for ever. What was counted holds for a while. */
+/* Any program may set its memory for ever. A count holds for a while. */
 STORY(the_default_limit_is_of_unwritten_memory, by_default(), allowed(32 * T), refused(32 * T + G),
       refused(SIZE_MAX / G * G), has(20 * T), refused(12 * T + G), has(20 * T), refused(G),
       writes(1, 0, 20 * T, sevens), refused(G), writes(1, 0, T, resident), refused(G),
@@ -157,7 +157,7 @@ static void had_model(size_t bytes, size_t kept)
     has(kept);
 }
 
-/* What is kept is all that it has had from then on. */
+/* From then on the program has had no more than the memory that it keeps. */
 STORY(a_program_that_has_freed_nearly_everything_may_make_the_next_model, had_model(T, 7 * G),
       loads(), settles(), computes())
 STORY(an_eighth_of_the_device_is_nearly_nothing_of_more, had_model(2 * T, 7 * G), loads())
@@ -200,7 +200,7 @@ static void computes_with(size_t bytes)
 
 STORY(allocations_of_a_computing_program_take_whole_granules, computes_with(T / 2), tight(T / 2),
       refused(T / 2 + 1), tight(T / 2 - 1))
-/* What it has itself counts once. */
+/* The program's own memory counts once. */
 STORY(memory_of_others_leaves_less_for_a_computing_program, computes_with(T / 2),
       writes(0, 0, T / 2, resident), tight(T / 2), others_have(8 * G), tight(T / 2 - 8 * G),
       refused(T / 2 - 7 * G))
@@ -216,8 +216,8 @@ STORY(a_program_without_a_plan_needs_everything, computes_with(T), writes(0, 0, 
 STORY(a_program_that_computes_gets_what_fits, has(T / 2), allowed(T), fails(), refused(T),
       refused(T / 2 + G), tight(T / 2), is_told_that_it_failed())
 
-/* --- what a plan leaves out. Of all that the device has, rank 0 keeps the first half, and rank 1
- * the second. */
+/* --- what a plan leaves out. Rank 0 keeps the first half of the device's memory, and rank 1 the
+ * second. */
 
 static void computes_as(unsigned rank)
 {

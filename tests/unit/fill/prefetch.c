@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan gives to this rank, and a plan that comes when everything is in memory, in mode
- * enforce. */
+/* Prefetching the bytes that a plan gives to this rank; and a plan in mode enforce that comes when
+ * everything is in memory. */
 #include "runtime/fill/prefetch.h"
 
 #include "runtime/base/log.h"
@@ -43,7 +43,7 @@ CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CU
     return transfers.is_pretended ? CUDA_SUCCESS : __real_ms_transfer(runs, count, context, stream);
 }
 
-/* What is told of the plan. */
+/* The published texts about the plan. */
 static const char *told[4];
 static size_t told_count;
 void __real_ms_shard_publish(const char *what, uint64_t began);
@@ -303,7 +303,7 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, a_failure_is_told)
     CHECK_EQ(count_log_lines("not everything that the plan gives"), 1);
 }
 
-/* What no file has is replayed; what was never written has nothing to fill. */
+/* Bytes that no file has are replayed; bytes that were never written need no fill. */
 MS_TEST_BETWEEN(start_tensors, end_tensors, all_kinds_of_lineage_are_filled)
 {
     const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
@@ -379,7 +379,7 @@ MS_TEST(a_plan_comes_into_force_where_nothing_is_there)
     CHECK(told_count == 1 && strcmp(told[0], "a plan came into force") == 0);
 }
 
-/* More than a batch has. Of each the file has the second half of its granule. */
+/* More tensors than a batch has. The file has the second half of each tensor's granule. */
 MS_TEST(very_many_tensors_are_all_filled)
 {
     enum { MANY = 600, MOST = 256, FROM = FAKE_GRANULE / 2 };
@@ -501,7 +501,7 @@ static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option 
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
-/* Of the first granule and the third, whose last byte should be another one. */
+/* Compares the first granule and the third, whose last byte should be another one. */
 MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_compares_its_bytes_in_verify_mode)
 {
     static const struct ms_content undefined = {.kind = MS_UNDEFINED};
@@ -601,7 +601,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_frees_cached_bytes_other_
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES); /* nothing was read again */
 }
 
-/* Of a chunk of which something is this rank's, that is read again: a granule each. */
+/* The rank's own part of the chunk is read again: a granule for each rank. */
 MS_TEST(a_chunk_goes_as_a_whole)
 {
     for (size_t rank = 0; rank < 3; rank++) {

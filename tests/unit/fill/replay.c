@@ -146,7 +146,7 @@ MS_TEST(the_next_piece_of_a_file_waits_until_the_last_one_was_copied)
 static const struct ms_content ones = {.kind = MS_FILL, .pattern = 0xf1f2f3f4};
 static const struct ms_content twos = {.kind = MS_FILL, .pattern = 0x22232425};
 
-/* Of a block that was there, and is gone. `in`: the block that it reads; 0: its own. */
+/* Records a launch on a block that is gone by now. `in`: the block that it reads; 0: its own. */
 static struct ms_recorded_launch *record(CUdeviceptr out, CUdeviceptr in, uint64_t in_id)
 {
     static char name[] = "multiply";
@@ -266,7 +266,7 @@ MS_TEST_AFTER(start, a_replay_defines_unwritten_bytes_of_an_input_in_place)
     fake_program_memory_free(memory);
 }
 
-/* Of a small block this may be all of it. */
+/* A small block may be unwritten as a whole. */
 MS_TEST_AFTER(start, an_input_that_was_never_written_has_scratch_memory_too)
 {
     struct ms_allocation *input = fake_allocation(BYTES);
@@ -482,7 +482,7 @@ MS_TEST_AFTER(start_at_once, each_context_has_a_stream)
     CHECK_EQ(ms_replay_stream((CUcontext)5, &none), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* Of more contexts than are noted each gets one all the same. */
+/* Each context gets a stream, even if there are more contexts than notes. */
 MS_TEST_AFTER(start_at_once, very_many_contexts_have_streams)
 {
     enum { MANY = 1000 };
@@ -521,7 +521,7 @@ static void end_with_input(void)
     fake_check_empty();
 }
 
-/* Of what stands at that address of the input. */
+/* Records a launch that reads the input from this offset on. */
 static struct ms_recorded_launch *record_reader(size_t offset)
 {
     return record(1 << 20, input->address + offset, input->id);
@@ -622,7 +622,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input,
     CHECK(runs_beside_input(recorded));
 }
 
-/* Of a source, the same bytes. */
+/* A source must have the same bytes. */
 MS_TEST_BETWEEN(start_with_input, end_with_input, a_source_is_the_same_at_the_same_offset)
 {
     static struct test_file file, other;
@@ -752,7 +752,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_launch_that_cannot_run_again
     CHECK_EQ(count_log_lines("cannot be run again"), 6);
 }
 
-/* Of the calls that replay what the launch has met, and read, none may fail. */
+/* No call that replays what the launch has met, and read, may fail. */
 MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_without_its_input_launches_nothing)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
@@ -974,7 +974,7 @@ static size_t list_replays(struct ms_range *ranges, size_t most)
     return count;
 }
 
-/* Of at most 16 bytes; the last one ends with the block. */
+/* Elements have at most 16 bytes; the last one ends with the block. */
 MS_TEST_AFTER(start_at_once, a_window_is_of_whole_elements)
 {
     enum { BLOCK = 1004, PARTS = 4 };

@@ -106,7 +106,7 @@ STORY(the_second_copy_brings_in_the_original, use_sends(MS_NEED_REACH, BYTES), h
       use_sends(MS_NEED_REACH, 0))
 STORY(a_use_for_a_moment_brings_in_the_original_at_once, use_sends(MS_NEED_CONTRIBUTE, BYTES),
       has_cached(0, BYTES), has_resident(1, BYTES), make_copy(), use_sends(MS_NEED_CONTRIBUTE, 0))
-/* Of the original the part alone, in whole granules. */
+/* Brings in the part of the original alone, in whole granules. */
 STORY(a_part_brings_in_a_part, EQUALS(use_part(G, 2 * G, MS_NEED_CONTRIBUTE), G), has_cached(0, G),
       has_memory(0, G),
       /* Less than is noted. */ EQUALS(use_part(3 * G, 3 * G + LEAST - 1, MS_NEED_CONTRIBUTE), G),

@@ -56,7 +56,7 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, the_part_has_memory_and_the_rest_t
     ms_scratch_give_back(scratch);
 }
 
-/* What a kernel may see of its addresses stays as it was. */
+/* The alignment that a kernel may see in its addresses stays as it was. */
 MS_TEST_BETWEEN(fake_start, fake_check_empty, a_block_is_as_aligned_as_it_was)
 {
     for (size_t begin = 0; begin < 3 * PART; begin += PART / 8 + 16) {
@@ -159,7 +159,7 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, scratch_memory_stays_while_a_strea
     CHECK(ms_scratch_drop());
 }
 
-/* What is taken then: more memory, more of the block on both sides, or the first at all. */
+/* Takes more memory, more of the block on both sides, or the first at all; the nth call fails. */
 static bool fail_at(unsigned nth, bool has_taken, size_t bytes, size_t begin, size_t end)
 {
     fake_start();

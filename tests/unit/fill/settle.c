@@ -39,7 +39,7 @@ static void end(void)
     fake_check_empty();
 }
 
-/* Of a program that launches for a while. */
+/* Whether the window is due for a program that launches for a while. */
 static bool is_due_again(void)
 {
     bool is_due = false;

@@ -50,7 +50,7 @@ static void note(struct ms_allocation *of, size_t begin, size_t end)
     CHECK(ms_lineage_set(&MS_OWN(of)->lineage, begin, end, &content));
 }
 
-/* Of the host's bytes. */
+/* Writes the host's bytes. */
 static void write_bytes(struct ms_allocation *to, size_t begin, size_t end)
 {
     CHECK(ms_shadow_write(to, begin, end, NULL, host, FAKE_STREAM));
@@ -89,7 +89,7 @@ MS_TEST_BETWEEN(start, end, a_write_is_in_the_shadow_when_it_returns)
     CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 4 * G);
 }
 
-/* Of eight allocations in a row, whatever number the first one has. */
+/* Samples eight allocations in a row, whatever number the first one has. */
 static unsigned count_sampled(unsigned percent, unsigned *last_out)
 {
     struct ms_allocation *all[8];

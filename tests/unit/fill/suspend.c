@@ -268,7 +268,7 @@ STORY(suspending_stores_changed_bytes_of_a_file_alone, has_read_file(),
       memset(byte_of(0, 2 * G), 9, G), suspends(), tells(4 * G, 3 * G, G, 0), resumes(),
       has_bytes_of_file(0, G, G), finds(2 * G, 3 * G, 9),
       EQUALS(memcmp(byte_of(0, 3 * G), story_file.data + 2 * G, 2 * G), 0))
-/* What was found to be the file's is resident again. */
+/* Bytes that were found to be the file's are resident again. */
 STORY(suspending_that_fails_leaves_all_as_it_was, has_read_file(), memset(byte_of(0, 2 * G), 9, G),
       ms_config.suspend_bytes = 1, fails("METASHARD_SUSPEND_BYTES"), IS(!ms_restore_is_due(all[0])),
       has_cached(0, 0), has_bytes_of_file(0, G, G))
@@ -475,7 +475,7 @@ STORY(room_that_goes_meanwhile_is_made_again, fills(0, 3 * G, 5), suspends(), ha
 
 static const struct ms_content remote = {.kind = MS_FILL, .locality = MS_REMOTE};
 
-/* What is in memory, what is to be received by others, and what holds nothing needs no room. */
+/* Bytes in memory, bytes for others to receive, and bytes that hold nothing need no room. */
 STORY(coming_back_needs_room_for_resident_bytes_alone, has(BYTES),
       writes(1, 0, BYTES, sevens) /* was not resident */, fills(0, 3 * G, 5), suspends(),
       fills(0, G, 6) /* copied to meanwhile */, writes(0, 4 * G, 6 * G, remote),

@@ -135,7 +135,7 @@ MS_TEST_AFTER(set_up, a_comparison_may_leave_out_what_is_not_in_the_page_cache)
 }
 
 /* The kernel marks a page where a program has read in order, and reads ahead when the page is read.
- * What comes into the page cache during the comparison is not read for that. */
+ * The comparison does not read a page just because it comes into the page cache meanwhile. */
 MS_TEST_AFTER(set_up, a_sample_is_small_whatever_the_kernel_reads_ahead)
 {
     enum { READ = 64 << 10 };
@@ -209,7 +209,7 @@ static bool can_load_in_place(void)
     return seen.copies <= 1;
 }
 
-/* Of the first bytes, which are looked at before, of the mapping, and of each MiB. */
+/* A comparison asks about the first bytes, before the rest, about the mapping, and each MiB. */
 MS_TEST_AFTER(set_up, a_comparison_asks_little)
 {
     if (ms_test_is_watched())

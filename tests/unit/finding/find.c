@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a copy looks at to find its file, counted: as much with 10 mappings as with 50,000. And
- * mappings that come, go and change behind its back. Nothing here calls the shim's mmap, so each of
- * them is one that no preload sees.
+ * Counts a copy's lookups until it has found its file: as many with 10 mappings as with 50,000. And
+ * mappings that come, go and change behind its back. Nothing here calls the shim's mmap, so no
+ * preload sees these mappings.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -203,7 +203,7 @@ static void copy_from_other_memory(const unsigned char *mapped)
     CHECK(wanted.found == NULL);
 }
 
-/* What the second copy looks at: the first finds out about the kernel, and about the file. */
+/* Counts the second copy's lookups: the first finds out about the kernel, and about the file. */
 static void count_one(copy *run, const unsigned char *mapped)
 {
     run(mapped);

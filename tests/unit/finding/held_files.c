@@ -102,7 +102,7 @@ MS_TEST_AFTER(set_up, a_changed_byte_is_not_of_the_file)
     }
 }
 
-/* What is changed beside the copied bytes does not make them others. */
+/* A change beside the copied bytes does not make them others. */
 MS_TEST_AFTER(set_up, bytes_that_were_moved_are_not_where_they_were)
 {
     read_to(memory, BYTES, 0);

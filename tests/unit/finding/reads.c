@@ -317,7 +317,7 @@ MS_TEST_AFTER(set_up, the_table_is_small_where_addresses_are_limited)
         CHECK(is_noted((void *)(base + i * step), 1, &place));
 }
 
-/* What is read to the same memory again and again takes no place from other notes. */
+/* Reads to the same memory, again and again, take no place from other notes. */
 MS_TEST_AFTER(set_up, reads_over_a_read_take_no_place_from_other_notes)
 {
     enum { COUNT = 1 << 20 };
@@ -399,7 +399,7 @@ MS_TEST_AFTER(set_up, a_handler_may_read)
 
 enum { FILES = 4 };
 
-/* Of several files, which have names and so many bytes. */
+/* Several files, with their names and sizes. */
 static struct {
     char path[64];
     int descriptor;
@@ -500,7 +500,7 @@ MS_TEST_AFTER(make_noted, the_last_reads_are_known)
     CHECK(!ms_reads_next((void *)0x10000, PART, &at, &place));
 }
 
-/* What is noted of each unit of some memory, told by a list of units. */
+/* The expected note of each unit of some memory, as a list of units. */
 enum { UNITS = 40, UNIT = 4096 };
 static struct unit {
     int file;
@@ -589,7 +589,7 @@ MS_TEST_AFTER(make_noted, each_64_kib_of_a_read_has_a_checksum)
         check_part(bytes + begin, bytes + begin, length, 1000 + begin, 5);
         check_part(bytes + begin + length - 1, bytes + begin, length, 1000 + begin, 5);
     }
-    /* What was read over has that one's, and what is left its own, from where it began. */
+    /* Bytes that were read over have the new note; the rest keep theirs, from where it began. */
     ms_reads_note(files[1].descriptor, bytes, SUM + 10, 0, 6);
     check_part(bytes, bytes, SUM, 0, 6);
     check_part(bytes + SUM + 9, bytes + SUM, 10, SUM, 6);

@@ -218,7 +218,7 @@ MS_TEST_AFTER(make_cold_file, a_changed_byte_that_no_sample_has_fails_when_it_is
     CHECK(count_log_lines("METASHARD_UNSEEN_READS=off") > 0);
 }
 
-/* What other bytes have as a sum is not the file's either. */
+/* The sum of other bytes is not the file's sum either. */
 MS_TEST_AFTER(make_cold_file, two_tensors_that_differ_are_not_both_the_files)
 {
     const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
@@ -272,7 +272,7 @@ static void write_twins(void)
     open_again();
 }
 
-/* What was copied from there is right: it is the file's, or a snapshot. */
+/* Checks that the copied bytes are the file's, or a snapshot's. False: no source was found. */
 static bool check_copied(const unsigned char *from, const char *whose, size_t at, size_t count)
 {
     memcpy(memory, from + at, count);
@@ -397,7 +397,7 @@ MS_TEST_AFTER(make_cold_file, a_file_of_which_more_than_a_header_is_read_is_left
     CHECK(!is_of_file(TENSOR, tensor_at(0)));
 }
 
-/* What was read there is known: it was changed since. */
+/* The read to this memory is known, so the memory was changed since. */
 MS_TEST_AFTER(make_cold_file, memory_that_was_read_to_is_left_alone)
 {
     read_unseen(tensor_at(0), TENSOR);

@@ -323,7 +323,7 @@ MS_TEST_AFTER(start, other_parameters_are_left_alone)
     }
 }
 
-/* Of any size up to 16 bytes. */
+/* Elements have any size up to 16 bytes. */
 MS_TEST_AFTER(start, elements_have_the_bytes_that_the_name_says)
 {
     set_name("CatArrayBatchedCopy_contig10OpaqueTypeILj9EEEjLi1ELi4ELi1E");

@@ -346,7 +346,7 @@ MS_TEST(rows_that_lie_apart_are_loaded_from_the_first_to_the_last)
     check_rows(4 * 1000 + 3 * 40, 3 * 40, 1000, 60);
 }
 
-/* Of a transposed tensor, a row needs a column. */
+/* A row needs a column of a transposed tensor. */
 MS_TEST(a_row_may_need_bytes_of_nearly_all_rows)
 {
     find_strided(TO_HALF, (const struct dimension[]){{10, 2, 400}, {7, 20, 4}}, 2);

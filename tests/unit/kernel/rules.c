@@ -175,7 +175,7 @@ static bool no(void)
     return false;
 }
 
-/* Of a PyTorch that nobody has checked. */
+/* The rules may not hold for a PyTorch that nobody has checked. */
 MS_TEST(built_in_rules_may_not_hold)
 {
     const char *path = write_rules("write-only my_*_kernel\nin-place *MulFunctor*\n");

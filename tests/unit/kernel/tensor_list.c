@@ -207,7 +207,7 @@ static void start_shape(const struct shape *shape, size_t at)
         set_number(shape, block, block % (shape->tensors - 1));
 }
 
-/* What is left of the parameters for every third tensor. */
+/* Makes `wanted`, the part of the parameters that is left for every third tensor. */
 static unsigned want(const struct shape *shape)
 {
     unsigned kept = 0;
@@ -319,7 +319,7 @@ static void check_piece(uint64_t from, uint64_t to, size_t width)
     CHECK_EQ(piece.width, width);
 }
 
-/* Of a tensor of two chunks and a part. */
+/* Starts with a tensor of two chunks and a part. */
 static void start_copy(void)
 {
     start_wide();

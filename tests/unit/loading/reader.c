@@ -138,7 +138,7 @@ MS_TEST(places_leave_room_for_whole_blocks)
     }
 }
 
-/* Of large ranges at least two times 64 KiB, and of small ones all or nothing. */
+/* A large range gets at least two times 64 KiB, and a small range all or nothing. */
 MS_TEST(places_are_as_large_as_they_can_be)
 {
     enum { LARGE = 64 << 10 };

@@ -25,7 +25,7 @@ static void start(void)
     make_test_file(&file, "/tmp", BYTES);
 }
 
-/* What reads in the file thread. */
+/* A read in the file thread. */
 static struct {
     uint64_t offset;
     size_t bytes;

@@ -184,7 +184,7 @@ MS_TEST(a_store_may_have_the_lowest_descriptor)
     check_lowest(check_left_by_both);
 }
 
-/* What there is of host memory and of addresses, if a test says so. */
+/* The host memory and addresses that there are, if a test says so. */
 static struct {
     bool is_faked, is_private;
     uint64_t memory, addresses;
@@ -212,7 +212,7 @@ static void fake_host(uint64_t memory, uint64_t addresses)
     host.asked = 0;
 }
 
-/* What was advised of the memory of a store. */
+/* The advice about the memory of a store. */
 static struct {
     int huge, not_forked;
     size_t bytes;

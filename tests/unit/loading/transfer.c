@@ -218,7 +218,7 @@ static void start(size_t staging, unsigned threads)
     forget_work();
 }
 
-/* What no run writes must stay as it is. */
+/* Memory that no run writes must stay as it is. */
 static void make_memory(size_t bytes)
 {
     free(memory);
@@ -526,8 +526,8 @@ MS_TEST_AFTER(make_files, a_transfer_past_the_page_cache_opens_its_file_once)
     CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-/* A rank copies each tensor from the mapping, and then reads its rows. Of the others nothing comes
- * into the page cache, neither by looking for the file nor ahead of what is read. */
+/* A rank copies each tensor from the mapping, and then reads its rows. No other rows
+ * come into the page cache, neither by looking for the file nor ahead of the rows that are read. */
 static void check_rows_alone(struct test_file *file, size_t row_bytes)
 {
     enum { TENSORS = 32, FIRST_ROW = 16 << 10 };
@@ -682,7 +682,7 @@ static void truncate_file(void)
         CHECK_EQ(truncate(victim->path, (off_t)(victim->bytes / 4)), 0);
 }
 
-/* What is cached is read by the caller where there are few cores. */
+/* Whether the file is not cached: where there are few cores, the caller reads cached bytes. */
 static bool is_cold;
 
 /* Most of the file is not read yet when the third copy is queued. */

@@ -51,7 +51,7 @@ static unsigned char *byte_at(size_t granule)
     return (unsigned char *)(uintptr_t)address_of(granule);
 }
 
-/* What it says of itself is what the driver has: chunks alone, or with `under the sink` granules
+/* The backing's sums are the driver's: of chunks alone, or with `sink` granules under the sink
  * beside them. */
 static void check_sums(size_t sink)
 {

@@ -78,7 +78,7 @@ static void set(size_t begin, size_t end, const struct ms_content *content)
     CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
 }
 
-/* Of a state that no program comes to. */
+/* Ends a test from a state that no program comes to. */
 static void end_anyway(void)
 {
     set(0, BYTES, &resident);
@@ -500,7 +500,7 @@ MS_TEST_BETWEEN(start_full, end, two_new_ready_blocks_take_the_places_of_two)
         hand_out(blocks[i], 0);
 }
 
-/* What is known of it is what it was when it was taken back last. */
+/* The block's place shows the block as it was when it was last taken back. */
 MS_TEST_BETWEEN(start_full, end, a_block_has_one_place)
 {
     ms_carve_settle(allocation, 0, LARGE); /* all places are empty */

@@ -125,7 +125,7 @@ MS_TEST_BETWEEN(start, end, a_range_fits_where_the_program_opened_it)
     CHECK(first.end == second.begin && third.end < last.begin);
 }
 
-/* What the driver has mapped there for the program. */
+/* Memory that the driver has mapped there for the program. */
 static struct ms_program_mapping map_real(size_t begin, size_t end)
 {
     const CUmemAllocationProp prop = ms_device_memory_properties(0);
@@ -354,7 +354,7 @@ MS_TEST_BETWEEN(start, end, no_block_is_ready_any_more)
 
 /* --- pieces */
 
-/* What was in a mapping that is gone: its second granule, of nines. */
+/* Keeps the second granule, of nines, of a mapping that is gone. */
 static struct ms_pieces keep(void)
 {
     struct ms_pieces pieces = {NULL, 0};

@@ -238,7 +238,7 @@ MS_TEST_BETWEEN(start_with_page, end, parts_are_not_told_while_nothing_is_deferr
     CHECK_EQ(count_records(), 3);
 }
 
-/* Of the first bytes, or else of the first that have changed: not of those before. */
+/* The file is that of the first bytes, or else of the first changed bytes, not of those before. */
 MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_file_of_what_has_changed)
 {
     char path[] = "/tmp/publish-XXXXXX";
@@ -338,7 +338,7 @@ MS_TEST_BETWEEN(start_with_page, end,
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1); /* that is none */
 }
 
-/* Of one thread. */
+/* The fallbacks are one thread's. */
 MS_TEST_BETWEEN(start_with_page, end, each_fallback_has_its_own_bytes)
 {
     set(0, 8, &fill);

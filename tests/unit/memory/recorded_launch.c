@@ -216,7 +216,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_cannot_be_repeated_is_not_copied)
     check_not_copied(recorded);
 }
 
-/* Of so many extents. */
+/* Records a launch with so many extents. */
 static struct ms_recorded_launch *record_pieces(size_t pieces)
 {
     struct ms_recorded_launch *recorded = record();

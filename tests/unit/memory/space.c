@@ -295,7 +295,7 @@ MS_TEST_AFTER(start, a_pointer_a_little_before_a_block_means_it)
     CHECK(!ms_space_find_pointed(LOW + 16384, &facts));
 }
 
-/* What a scan may pass over. */
+/* `nothing` is the range that a scan may pass over. */
 MS_TEST_AFTER(start, a_pointer_between_two_blocks_points_to_nothing)
 {
     struct ms_pointed pointed = {.pointer = LOW + 20000};
@@ -339,7 +339,7 @@ MS_TEST_AFTER(start, a_strayed_allocation_may_be_pointed_to_as_a_whole)
     CHECK(nothing.begin == 0 && nothing.end == 0);
 }
 
-/* What is not deferred any more counts as nothing. */
+/* Bytes that are not deferred any more count as nothing. */
 static void set_resident(struct ms_inside *inside, size_t bytes)
 {
     CHECK(ms_space_claim(inside->facts.address) == &inside->facts);
@@ -391,7 +391,7 @@ MS_TEST_AFTER(start, a_pointer_between_deferred_allocations_points_to_nothing)
     check_nothing(LOW + 5, 0, 0, 0); /* there is none at all */
 }
 
-/* Of several pointers those that mean something are told, with what they were. */
+/* The search tells the pointers that mean something, and what they were, in their order. */
 MS_TEST_AFTER(start, pointers_are_found_in_their_order)
 {
     struct ms_pointed pointers[] = {{.pointer = HIGH, .offset = 1},

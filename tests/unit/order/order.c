@@ -130,7 +130,7 @@ static void set_up(void)
     knows_marks = true;
     is_busy = is_stream_busy = false;
     on_mark = NULL;
-    /* What was found idle makes the next waits patient again. */
+    /* A stream that was found idle makes the next waits patient again. */
     CHECK(is_idle() && ms_order_may_record(STREAM));
     queries = marks = waits = synchronisations = 0;
 }
@@ -195,7 +195,7 @@ MS_TEST_AFTER(set_up, long_waits_are_over_when_they_have_lasted_for_ten_seconds)
     }
 }
 
-/* Of one that lasted for longer, or began behind its end, the clock or the thread stood still. */
+/* If a wait lasted for longer, or began behind its end, the clock or the thread stood still. */
 MS_TEST_AFTER(set_up, a_wait_that_lasts_too_long_is_not_counted)
 {
     static const int64_t seconds_ago[] = {10, 1000, -1000};

@@ -356,7 +356,7 @@ MS_TEST(an_entry_selects_by_name_size_or_order)
     check_rows("", "", rows, COUNT(rows));
 }
 
-/* What the plan keeps of the cuts, "MESH:KIND:DIM " each; the flat one comes last. */
+/* The cuts that the plan keeps, "MESH:KIND:DIM " each; the flat cut comes last. */
 MS_TEST(the_flat_cut_is_the_last_one)
 {
     static const struct row rows[] = {
@@ -389,7 +389,7 @@ MS_TEST(the_flat_cut_is_the_last_one)
 
 /* --- terms that entries have in common */
 
-/* Of so many of these entries. */
+/* A plan of so many of these entries. */
 static struct ms_plan *plan_of_entries(const char *const *entries, int count)
 {
     char text[1024];

@@ -210,7 +210,7 @@ MS_TEST(a_tensor_that_is_given_twice_counts_once)
 #define SHARD(dim) ",'placements':[{'shard':" dim "}]"
 #define UNIT(name, mesh_dim) ",'placements':{'" mesh_dim "':{'flat':'fsdp1','unit':'" name "'}}"
 
-/* Of four ranks; each ' stands for ". */
+/* A plan of four ranks; each ' stands for ". */
 static struct ms_plan *plan_of(const char *tensors)
 {
     char text[2048];
@@ -225,7 +225,7 @@ static struct ms_plan *plan_of(const char *tensors)
     return plan;
 }
 
-/* What the layout of this source, or of what is declared alone, is refused for; NULL: it is not. */
+/* Why the layout of this source, or of the declarations alone, is refused; NULL: it is not. */
 static const char *fault_of(const struct ms_plan *plan, const struct ms_layout_source *source)
 {
     static struct ms_fault fault;

@@ -66,7 +66,7 @@ static const char *ranges_of(const struct used *used, uint32_t rank, size_t tens
     return text;
 }
 
-/* Of all ranks of a plan with one tensor, by rank. */
+/* Checks all ranks of a plan with one tensor, by rank. */
 static void check_all(const char *text, const char *const *wanted, uint32_t world)
 {
     struct used used;

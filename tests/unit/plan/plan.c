@@ -174,7 +174,7 @@ MS_TEST(coordinates_are_a_rank)
 
 /* --- the rank that a launcher gives */
 
-/* What is found with these in the environment, of 6 ranks; -1: it is wrong; -2: none is given. */
+/* The rank, of 6, that these in the environment give; -1: it is wrong; -2: none is given. */
 static int find_rank(const char *rank_name, const char *rank, const char *size_name,
                      const char *size)
 {

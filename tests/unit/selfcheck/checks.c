@@ -251,7 +251,7 @@ MS_TEST_AFTER(begin, a_driver_without_events_of_the_context)
     fake_check_empty();
 }
 
-/* What is mapped after an unmapping is what was there before. */
+/* After an unmapping, this driver maps the memory that was there before. */
 static CUmemGenericAllocationHandle mapped_first;
 static unsigned unmapped;
 

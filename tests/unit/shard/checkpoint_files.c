@@ -92,7 +92,7 @@ static struct ms_file *save_header(const char *path, const char *header, size_t 
     return source;
 }
 
-/* Of one tensor of 4 bytes. */
+/* Saves one tensor of 4 bytes. */
 static struct ms_file *save(const char *path, const char *tensor, int version)
 {
     char header[128];
@@ -177,7 +177,7 @@ MS_TEST_AFTER(make_names, files_that_were_forgotten_are_read_again)
     remove_names();
 }
 
-/* What the file at its path is by now is compared with what the source was recorded as. */
+/* The file that is at the path by now is compared with the recorded file of the source. */
 MS_TEST_AFTER(make_names, a_file_is_known_by_what_it_was)
 {
     struct ms_file *source = save(saved, "x", 0);
@@ -219,7 +219,7 @@ static const char *in_folder(const char *name)
     return to;
 }
 
-/* Of two tensors in two files, one of them of that name. */
+/* Writes the index of two tensors in two files, one of them of that name. */
 static void write_index(const char *index, const char *name, int number)
 {
     FILE *file = fopen(in_folder(index), "w");
@@ -380,7 +380,7 @@ static void check_visited(const struct ms_file *source, uint64_t begin, uint64_t
                      wanted, visited.names);
 }
 
-/* Of floats in one storage; returns where its bytes begin. */
+/* Saves floats in one storage, whose bytes begin at *begin_out. */
 static struct ms_file *save_views(const struct part *parts, size_t count, uint64_t *begin_out)
 {
     static struct bytes text;

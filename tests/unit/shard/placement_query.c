@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the plan in force says of an allocation (shard/shard.h), and of reads of what is
- * remote. */
+/* The answers of the plan in force about an allocation (shard/shard.h), and about remote reads. */
 #include "runtime/config/config.h"
 #include "runtime/files/trust.h"
 #include "runtime/memory/carve.h"
@@ -385,7 +384,7 @@ MS_TEST_BETWEEN(start_sizes, end, many_sizes_are_each_known)
     }
 }
 
-/* What lies there may be another tensor's, unless it is known. */
+/* The bytes there may be another tensor's, unless their lineage is known. */
 MS_TEST_BETWEEN(start_sizes, end, the_lineage_of_bytes_counts_before_their_size)
 {
     const struct ms_content ours = {.kind = MS_FILL, .locality = MS_LOCAL},

@@ -26,7 +26,7 @@
 static struct ms_fault fault;
 static struct ms_state_plan facts;
 
-/* What the state page gets. */
+/* The data that the state page gets. */
 static struct ms_event event;
 static struct ms_state_plan published;
 static uint32_t page_rank, page_ranks;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is called, in its order: a letter each. For one file of a test. */
+/* The calls in their order, a letter each. For one file of a test. */
 #pragma once
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls that read, change, delete or lease files, as programs make them: this program's own arrive
- * at the shim's. What the runtime is told, and what of it the program sees.
+ * at the shim's. Checks what they tell the runtime, and what of it the program sees.
  */
 #include "shim/file_calls.h"
 

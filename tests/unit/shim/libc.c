@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the C library has, and which libraries stand before this one: here, the test's program. */
+/* Functions of the C library, and libraries that stand before it: here, the test's program. */
 #include "shim/libc.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a lookup of a driver function, or of one of NCCL's, answers. The loader is the test's. */
+/* The answers to lookups of functions of the driver and of NCCL. The loader is the test's. */
 #include "shim/lookup.h"
 
 #include <dlfcn.h>

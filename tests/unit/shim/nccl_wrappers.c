@@ -564,7 +564,7 @@ NCCL_TEST(a_caller_in_nccl_is_inside)
 
 /* --- communicators that are asked */
 
-/* What was on the stack before is no answer. */
+/* Earlier bytes on the stack are no answer. */
 static __attribute__((noinline)) void fill_stack(char value)
 {
     volatile char stack[4096];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of the driver's answers to lookups is right. */
+/* Which of the driver's answers to lookups are right. */
 #include <stdio.h>
 #include <string.h>
 

@@ -69,7 +69,7 @@ static void begin_capture(void)
     CHECK(ms_is_capturing());
 }
 
-/* What the program is told, and whether the capture counts no more. */
+/* Checks the result that the program gets, and whether the capture counts no more. */
 static void end_capture(CUresult expected, bool has_ended, unsigned expected_questions)
 {
     CUgraph graph;

@@ -159,7 +159,7 @@ static void must_warn(const char *version, const char *build_id)
         ms_test_fail(__FILE__, __LINE__, "said: %s, expected: %s", logged, expected);
 }
 
-/* What nobody has set is no text. */
+/* Memory that nobody has set is no text. */
 static __attribute__((noinline)) void fill_stack(void)
 {
     volatile char bytes[4 * PATH_MAX];

@@ -130,7 +130,7 @@ static uint64_t bytes_of(enum ms_state_section section)
     return span->count * span->record_bytes;
 }
 
-/* What is there but a record of the section. */
+/* The section takes all of its share but for less than a record. */
 static void check_share(enum ms_state_section section, uint64_t share)
 {
     CHECK(bytes_of(section) <= share);
@@ -168,7 +168,7 @@ PAGE_TEST(the_last_section_ends_within_the_page_whatever_its_size)
     }
 }
 
-/* What is logged goes into a file of the folder. */
+/* Takes the log, a file of the folder. */
 static size_t logged(char *text, size_t bytes)
 {
     FILE *file = fopen(in_folder("log"), "re");
@@ -416,8 +416,8 @@ static struct ms_state_process own_process(void)
     return process;
 }
 
-/* Before exec it was this very process; and what has ended needs its page no more. Of a process of
- * another container nothing is known. */
+/* This very process made the page before exec, or a process that has ended and needs the page no
+ * more. Nothing is known of a process of another container. */
 PAGE_TEST(a_page_of_this_process_or_of_one_that_ended_is_replaced)
 {
     struct ms_state_process process = own_process();
@@ -485,7 +485,7 @@ PAGE_TEST(a_process_ran_until_it_ended_or_changed_a_block)
     put_page(a_name, &process, 60);
     CHECK(read_process(a_name, &found, &ran_ns));
     CHECK_EQ(ran_ns, 60);
-    /* Of a page with other figures, that figure is not known. */
+    /* That figure of a page with other figures is not known. */
     struct ms_state_header header = read_header();
     const struct ms_state_process newer = {.sequence = 4, .pid = 8, .ended_ns = 51};
     change_page(header.sections[MS_SECTION_PROCESS].offset + sizeof(newer), &newer, sizeof(newer));

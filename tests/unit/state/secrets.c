@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a command line is masked, and what is not. */
+/* Which parts of a command line are masked, and which are not. */
 #include "runtime/state/secrets.h"
 
 #include <stdio.h>

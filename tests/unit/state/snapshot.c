@@ -281,7 +281,7 @@ static void fail_then(unsigned nth)
     reads.failed = nth == fails_at;
 }
 
-/* What never changes is read once, and devices are. */
+/* Sections that never change are read once, and so are devices. */
 static bool has_three_readings(enum ms_state_section section)
 {
     return section <= MS_SECTION_PLAN || section >= MS_SECTION_FILES;
@@ -499,7 +499,7 @@ MS_TEST(a_snapshot_keeps_the_last_of_very_many_events)
     end();
 }
 
-/* Of those that are as large as the smallest that is kept, as many as there is room for. */
+/* Among blocks as large as the smallest kept one, as many are kept as there is room for. */
 MS_TEST(a_snapshot_keeps_the_largest_of_very_many_blocks)
 {
     enum { MOST = (128 << 20) / sizeof(struct ms_state_block), MORE = 4, LARGE = 10 };

@@ -30,7 +30,7 @@ static struct ms_state_block block_of(uint64_t id, uint64_t bytes)
                                    .deferred_bytes = bytes};
 }
 
-/* What the clock is ahead by: less for a thread that took the time and had to wait. */
+/* The lead of the clock: less for a thread that took the time and had to wait. */
 static uint64_t ahead_ns;
 
 int clock_gettime(clockid_t clock, struct timespec *time)
@@ -206,7 +206,7 @@ MS_TEST_AFTER(page_folder_make, a_full_table_keeps_the_biggest_blocks)
     CHECK_EQ(ms_snapshot_figure(&snapshot, "blocks_left_out"), BLOCKS - kept);
     ms_snapshot_cleanup(&snapshot);
 
-    /* What is freed makes room: the next of which something is told takes it. */
+    /* A freed block makes room: the next block of which something is told takes it. */
     for (uint64_t i = 0; i < BLOCKS; i++) {
         if ((i * 7919) % BLOCKS >= BLOCKS - 10)
             ms_state_remove(&places[i]);
@@ -911,7 +911,7 @@ MS_TEST_AFTER(page_folder_make, a_block_that_is_the_same_is_not_written)
     CHECK_EQ(ms_counter_get(MS_GAUGE_CHANGED_NS), after.changed_ns);
 }
 
-/* What is in memory has no lineage any more: where it came from is kept. */
+/* Bytes in memory have no lineage any more; the page keeps where they came from. */
 MS_TEST_AFTER(page_folder_make, a_block_keeps_where_it_came_from)
 {
     struct ms_state_place place = {0};

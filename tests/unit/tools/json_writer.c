@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is written is JSON, also of texts that are not. */
+/* The writer writes JSON, also of bytes that are no text. */
 #include "tools/json_writer.h"
 
 #include <stdlib.h>
