@@ -23,7 +23,7 @@ Every symbol that `libcuda.so.1` of CUDA 13.0 exports, but those of the debugger
 function that `cuda.h` of 13.1 to 13.5 added, has one class and a reason for it. A function that is not listed is sealed when a program
 looks it up, and so is a newer ABI of a name that is ([design](design/calls.md#entry)).
 
-- Symbols of a chapter that are treated alike share a row. Of those that differ only in their suffix
+- Symbols of a chapter that are treated alike share a row. If only their suffix differs,
   the first stands in full, the others by their suffix: `cuMemcpy`, `_ptds`.
 - *Allocation* means one that the shim defers.
 - A kernel that is given *tracked* memory can reach anything, because the host or another API can
