@@ -28,7 +28,7 @@ struct ms_hot {
     /* The number of allocations with a byte that is not resident, and the bit MS_HOT_COUNTED. */
     _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred;
     _Atomic uint32_t gated;        /* 1: work that can wait for the host or for memory was queued */
-    _Atomic uint32_t owned;        /* allocations */
+    _Atomic uint32_t owned;        /* allocations, and those that are being made */
     _Atomic uint32_t gated_copies; /* a copy of gated, for one load with owned; may be set later */
     _Atomic uint32_t started;
     _Atomic uint32_t captures;      /* stream captures in progress */
@@ -118,10 +118,15 @@ static inline void ms_examining_begin(void)
     atomic_fetch_add(&ms_hot.deferred, 1);
 }
 
+/* The last end counts before calls may pass: who passes and then asks (ms_examining_is_complete)
+ * finds the call counted. */
 static inline void ms_examining_end(void)
 {
-    if ((atomic_fetch_sub(&ms_hot.deferred, 1) & ~MS_HOT_COUNTED) == 1)
-        ms_examining_missed();
+    uint32_t now = atomic_load(&ms_hot.deferred);
+    do {
+        if ((now & ~MS_HOT_COUNTED) == 1)
+            ms_examining_missed();
+    } while (!atomic_compare_exchange_strong(&ms_hot.deferred, &now, now - 1));
 }
 
 #endif

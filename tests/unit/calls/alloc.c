@@ -112,6 +112,7 @@ void __wrap_ms_state_event(const struct ms_event *event)
 
 /* Answers of wrapped functions; by default the real ones. */
 static bool is_answering, is_tight, is_regular, is_unexamined;
+static bool copies_pass; /* when the shim asks about queued work */
 static unsigned asks, refusals;
 
 bool __real_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
@@ -135,6 +136,7 @@ bool __real_ms_examining_is_complete(CUcontext current, CUdevice device);
 bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device);
 bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device)
 {
+    copies_pass = ms_is_quiet_for_copies();
     return !is_unexamined && __real_ms_examining_is_complete(current, device);
 }
 
@@ -918,6 +920,24 @@ MS_TEST_AFTER(start, queued_work_that_is_not_known_forbids_to_defer)
     CHECK(event_count == 1 && events[0].reason == MS_REASON_UNEXAMINED);
     CHECK_EQ(events[0].bytes, FAKE_GRANULE);
     CHECK_EQ(ms_counter_get(MS_COUNT_ALLOCATIONS), 0);
+}
+
+/* A copy of another thread could bring an address to the device that the shim does not look for. */
+MS_TEST_AFTER(start, copies_are_examined_while_an_allocation_is_made)
+{
+    CUdeviceptr address;
+    CUresult result;
+    atomic_store(&ms_hot.gated_copies, 1);
+    is_unexamined = true;
+    CHECK(ms_is_quiet_for_copies());
+    CHECK(!ms_alloc(FAKE_GRANULE, &address, &result));
+    CHECK(!copies_pass && ms_is_quiet_for_copies());
+    is_unexamined = false;
+    CHECK(allocate(&address));
+    CHECK(!copies_pass && !ms_is_quiet_for_copies());
+    CHECK(ms_alloc_free(address, &result));
+    CHECK(ms_is_quiet_for_copies());
+    atomic_store(&ms_hot.gated_copies, 0);
 }
 
 MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
