@@ -4,7 +4,7 @@
  * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, sums.c, change.c (files that are
  * about to change), lease_thread.c.
  *
- * New code in these files follows two rules. System calls with a descriptor are for the file
+ * New code in these files follows these rules. System calls with a descriptor are for the file
  * thread and the threads that it starts, within a use (ms_file_begin_use). A file leaves the list
  * while its last reference is dropped, so who finds it there takes a reference by
  * ms_counted_try_take, or is done with it before the lock is dropped. A descriptor may be closed,
