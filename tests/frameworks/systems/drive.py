@@ -95,14 +95,14 @@ def run_rank(job, rank):
         note_steps(marks)
     start, read = time.monotonic(), bytes_read()
     variables = runpy.run_path(job["script"], run_name="__main__")
+    import torch
+    if torch.cuda.is_initialized():  # a script may end long before what it has queued, whose memory is the process's here
+        torch.cuda.synchronize()
     taken = {"read_bytes": bytes_read() - read, "host_peak_bytes": own_status("VmHWM"), "host_bytes": own_status("VmRSS")}
     open(path("ready"), "w", encoding="ascii").close()
 
-    import torch
-
     from common import finish
     if torch.cuda.is_initialized():
-        torch.cuda.synchronize()  # a script may end long before what it has queued
         taken["seconds"] = round(time.monotonic() - start, 2)
         taken["step_seconds"] = step_seconds(marks)
         taken["cuda_generator"] = digest(torch.cuda.get_rng_state())
