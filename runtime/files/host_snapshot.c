@@ -13,6 +13,9 @@ static _Atomic uint64_t snapshot_bytes;
 _Atomic uint64_t ms_host_snapshot_limit = UINT64_MAX;
 static _Atomic uint64_t snapshot_known; /* snapshot_bytes were found to fit up to here */
 
+/* To send a smaller snapshot again costs as much as to search for a place that has its bytes. */
+enum { LEAST_SHARED = 256 << 10 };
+
 /* Room in host memory is asked for in such steps, because asking takes some system calls. */
 enum { ASK_BYTES = 16 << 20 };
 
@@ -118,7 +121,8 @@ struct ms_host_snapshot *ms_host_snapshot_create(size_t bytes, enum ms_snapshot_
         ms_host_snapshot_count(-(int64_t)bytes, MS_SNAPSHOT_ANY);
         return NULL;
     }
-    snapshot->source = (struct ms_source){.kind = MS_SOURCE_SNAPSHOT};
+    snapshot->source =
+        (struct ms_source){.kind = MS_SOURCE_SNAPSHOT, .may_be_shared = bytes >= LEAST_SHARED};
     ms_counted_init(&snapshot->source.counted, destroy_snapshot);
     snapshot->bytes = bytes;
     use_huge_pages(snapshot);

@@ -23,6 +23,12 @@ static inline struct ms_source *ms_host_snapshot_source(struct ms_host_snapshot 
     return (struct ms_source *)snapshot;
 }
 
+/* False for snapshots of less than 256 KiB, and for other sources: they are not shared. */
+static inline bool ms_host_snapshot_may_be_shared(const struct ms_source *source)
+{
+    return source->may_be_shared;
+}
+
 /* The program has copied bytes of the source on. Leaves files, which last, and stores. */
 static inline void ms_host_snapshot_share(struct ms_source *source)
 {

@@ -27,6 +27,7 @@ enum ms_source_kind {
 struct ms_source {
     struct ms_counted counted; /* must be first: lineage.h */
     enum ms_source_kind kind : 8;
+    bool may_be_shared;     /* a snapshot that is large enough */
     _Atomic bool is_shared; /* a snapshot: the program has copied the bytes on (host_snapshot.h) */
     _Atomic uint32_t wants; /* of a snapshot: extents that may yet be made from the bytes */
 };

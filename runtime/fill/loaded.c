@@ -9,22 +9,23 @@
  * tensor. */
 enum { PLACES = 1024, WAITING = 4096 };
 
+/* A new place is compared with so many: for each piece of a copy, two places wait. */
+enum { LATEST = 4 };
+
+/* Two places become one if fewer bytes lie between them. */
+enum { NEAR = 16 << 10 };
+
 static struct {
     struct ms_lock lock;
     struct ms_loaded_place loaded[PLACES], waiting[WAITING];
     size_t next_loaded, next_waiting; /* modulo the size of the array the oldest place */
 } table = {.lock = MS_LOCK_INIT(loaded)};
 
-void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state)
+static struct ms_loaded_place part_of(const struct ms_loaded_place *place, uint64_t begin,
+                                      uint64_t end)
 {
-    if (place->bytes < MS_LOADED_LEAST)
-        return;
-    ms_lock_take(&table.lock);
-    if (state == MS_LOADED_IS_THERE)
-        table.loaded[table.next_loaded++ % PLACES] = *place;
-    else
-        table.waiting[table.next_waiting++ % WAITING] = *place;
-    ms_lock_drop(&table.lock);
+    return (struct ms_loaded_place){begin < end ? place->source : NULL, begin, end - begin,
+                                    place->address + (begin - place->offset)};
 }
 
 /* The bytes of the source that both places have. */
@@ -36,98 +37,164 @@ static struct ms_range overlap(const struct ms_loaded_place *place,
     return (struct ms_range){begin, end < other_end ? end : other_end};
 }
 
-/* True if the place has at least MS_LOADED_LEAST of the wanted bytes, and at other addresses. */
-static bool has_some(const struct ms_loaded_place *place, const struct ms_loaded_place *wanted)
+/* True if both places have bytes of one source at the same distance from their offset. */
+static bool is_in_line(const struct ms_loaded_place *place, const struct ms_loaded_place *other)
 {
-    const struct ms_range common = overlap(place, wanted);
-    return place->source == wanted->source && common.begin + MS_LOADED_LEAST <= common.end &&
-           place->address - place->offset != wanted->address - wanted->offset;
+    return place->source == other->source &&
+           place->address - place->offset == other->address - other->offset;
 }
 
-/* Removes a place from the table that has some of the wanted bytes. */
-static bool take_place(struct ms_loaded_place *places, size_t count,
-                       const struct ms_loaded_place *wanted, struct ms_loaded_place *place_out)
+MS_HOLDS(table.lock)
+static void add_locked(const struct ms_loaded_place *place, enum ms_loaded_state state)
 {
-    bool found = false;
+    if (state == MS_LOADED_IS_THERE)
+        table.loaded[table.next_loaded++ % PLACES] = *place;
+    else
+        table.waiting[table.next_waiting++ % WAITING] = *place;
+}
+
+/* One of the latest places that the place goes on from, or nearly; NULL: there is none. */
+MS_HOLDS(table.lock)
+static struct ms_loaded_place *near_locked(const struct ms_loaded_place *place,
+                                           enum ms_loaded_state state)
+{
+    const bool is_there = state == MS_LOADED_IS_THERE;
+    struct ms_loaded_place *places = is_there ? table.loaded : table.waiting;
+    const size_t next = is_there ? table.next_loaded : table.next_waiting;
+    for (size_t age = 1; age <= LATEST; age++) {
+        struct ms_loaded_place *other = &places[(next - age) % (is_there ? PLACES : WAITING)];
+        const struct ms_range common = overlap(place, other);
+        if (is_in_line(place, other) && common.begin < common.end + NEAR)
+            return other;
+    }
+    return NULL;
+}
+
+/* Makes `place` long enough to have the bytes of the other. */
+static void lengthen(struct ms_loaded_place *place, const struct ms_loaded_place *other)
+{
+    const uint64_t end = place->offset + place->bytes, other_end = other->offset + other->bytes;
+    const uint64_t begin = place->offset < other->offset ? place->offset : other->offset;
+    *place = part_of(place, begin, end > other_end ? end : other_end);
+}
+
+void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state)
+{
     ms_lock_take(&table.lock);
-    for (size_t i = 0; i < count && !found; i++) {
-        found = has_some(&places[i], wanted);
-        if (found) {
-            *place_out = places[i];
-            places[i].source = NULL;
-        }
+    struct ms_loaded_place *other = near_locked(place, state);
+    if (other != NULL)
+        lengthen(other, place);
+    else
+        add_locked(place, state);
+    ms_lock_drop(&table.lock);
+}
+
+/* The first place of the table that has some of the wanted bytes, at other addresses; NULL: none
+ * has. */
+MS_HOLDS(table.lock)
+static struct ms_loaded_place *find_locked(struct ms_loaded_place *places, size_t count,
+                                           const struct ms_loaded_place *wanted)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct ms_range common = overlap(&places[i], wanted);
+        if (places[i].source == wanted->source && common.begin < common.end &&
+            !is_in_line(&places[i], wanted))
+            return &places[i];
+    }
+    return NULL;
+}
+
+/* The part of a place in memory that has some of the wanted bytes. False if there is none. */
+static bool find_part(const struct ms_loaded_place *wanted, struct ms_loaded_place *part_out)
+{
+    ms_lock_take(&table.lock);
+    const struct ms_loaded_place *place = find_locked(table.loaded, PLACES, wanted);
+    if (place != NULL) {
+        const struct ms_range common = overlap(place, wanted);
+        *part_out = part_of(place, common.begin, common.end);
     }
     ms_lock_drop(&table.lock);
-    return found;
+    return place != NULL;
 }
 
-static struct ms_loaded_place part_of(const struct ms_loaded_place *place, uint64_t begin,
-                                      uint64_t end)
+/* The place that find_part finds has none of the wanted bytes: keeps the bytes behind them, because
+ * pieces are wanted in rising order. */
+static void forget_part(const struct ms_loaded_place *wanted)
 {
-    return (struct ms_loaded_place){place->source, begin, end - begin,
-                                    place->address + (begin - place->offset)};
+    ms_lock_take(&table.lock);
+    struct ms_loaded_place *place = find_locked(table.loaded, PLACES, wanted);
+    if (place != NULL)
+        *place = part_of(place, overlap(place, wanted).end, place->offset + place->bytes);
+    ms_lock_drop(&table.lock);
 }
 
-/* True if the bytes of the place are still those of the source. */
-static bool is_still_there(const struct ms_allocation *allocation,
-                           const struct ms_loaded_place *place)
+/* Makes the place its first piece whose bytes are still those of the source. False if there is
+ * none. */
+static bool find_there(const struct ms_allocation *allocation, struct ms_loaded_place *place)
 {
-    const size_t at = place->address - allocation->address;
-    if (at + place->bytes > allocation->bytes)
+    const size_t begin = place->address - allocation->address, end = begin + place->bytes;
+    struct ms_extent extent;
+    if (end > allocation->bytes)
         return false;
-    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
-    const struct ms_content *content = &extent.content;
-    return content->cached && content->kind == MS_SOURCE && content->source == place->source &&
-           content->source_offset == place->offset && extent.end - at >= place->bytes;
+    for (size_t at = begin;
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
+        const struct ms_content *content = &extent.content;
+        const uint64_t offset = place->offset + (extent.begin - begin);
+        if (content->cached && content->kind == MS_SOURCE && content->source == place->source &&
+            content->source_offset == offset) {
+            *place = part_of(place, offset, offset + (extent.end - extent.begin));
+            return true;
+        }
+    }
+    return false;
 }
 
-static bool copy_from(const struct ms_allocation *other, const struct ms_loaded_place *place,
-                      CUdeviceptr address, CUstream stream)
+static bool copy_from(const struct ms_loaded_place *place, CUdeviceptr address, CUstream stream)
 {
-    if (!is_still_there(other, place))
-        return false;
     const CUresult result =
         ms_driver.memcpy_dtod_async(address, place->address, place->bytes, stream);
     return ms_driver_wait(stream) == CUDA_SUCCESS && result == CUDA_SUCCESS;
 }
 
-static bool copy_part(const struct ms_allocation *allocation, const struct ms_loaded_place *part,
-                      CUdeviceptr whole, CUdeviceptr address, CUstream stream)
+/* Copies a piece of the part to where the piece is wanted, and makes the part that piece. */
+static bool copy_part(const struct ms_allocation *allocation, struct ms_loaded_place *part,
+                      const struct ms_loaded_place *wanted, CUstream stream)
 {
-    const bool is_own = whole - allocation->address < allocation->bytes;
-    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(whole);
+    const bool is_own = part->address - allocation->address < allocation->bytes;
+    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(part->address);
     const struct ms_allocation *source = is_own ? allocation : other;
-    return source != NULL && source->context == allocation->context &&
-           copy_from(source, part, address, stream);
+    return source != NULL && source->context == allocation->context && find_there(source, part) &&
+           copy_from(part, wanted->address + (part->offset - wanted->offset), stream);
 }
 
 struct ms_range ms_loaded_copy(struct ms_allocation *allocation,
                                const struct ms_loaded_place *place, CUstream stream)
 {
-    struct ms_loaded_place loaded;
-    while (place->bytes >= MS_LOADED_LEAST && take_place(table.loaded, PLACES, place, &loaded)) {
-        const struct ms_range wanted = overlap(&loaded, place);
-        const struct ms_loaded_place part = part_of(&loaded, wanted.begin, wanted.end);
-        if (!copy_part(allocation, &part, loaded.address,
-                       place->address + (wanted.begin - place->offset), stream))
-            continue;
-        ms_loaded_note(&loaded, MS_LOADED_IS_THERE);
-        return wanted;
+    struct ms_loaded_place part;
+    while (find_part(place, &part)) {
+        if (copy_part(allocation, &part, place, stream))
+            return (struct ms_range){part.offset, part.offset + part.bytes};
+        forget_part(place);
     }
     return (struct ms_range){0};
 }
 
+/* A short rest before the taken bytes goes: pieces are wanted in rising order, so the rest is what
+ * lies between two of them. */
 bool ms_loaded_take_waiting(const struct ms_loaded_place *place,
                             struct ms_loaded_place *waiting_out)
 {
-    struct ms_loaded_place whole;
-    if (place->bytes < MS_LOADED_LEAST || !take_place(table.waiting, WAITING, place, &whole))
-        return false;
-    const struct ms_range common = overlap(&whole, place);
-    const struct ms_loaded_place before = part_of(&whole, whole.offset, common.begin);
-    const struct ms_loaded_place behind = part_of(&whole, common.end, whole.offset + whole.bytes);
-    ms_loaded_note(&before, MS_LOADED_WAITS);
-    ms_loaded_note(&behind, MS_LOADED_WAITS);
-    *waiting_out = part_of(&whole, common.begin, common.end);
-    return true;
+    ms_lock_take(&table.lock);
+    struct ms_loaded_place *found = find_locked(table.waiting, WAITING, place);
+    if (found != NULL) {
+        const struct ms_loaded_place whole = *found;
+        const struct ms_range common = overlap(&whole, place);
+        *waiting_out = part_of(&whole, common.begin, common.end);
+        *found = part_of(&whole, common.end, whole.offset + whole.bytes);
+        const struct ms_loaded_place before = part_of(&whole, whole.offset, common.begin);
+        if (before.bytes >= NEAR)
+            add_locked(&before, MS_LOADED_WAITS);
+    }
+    ms_lock_drop(&table.lock);
+    return found != NULL;
 }

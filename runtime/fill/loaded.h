@@ -18,10 +18,12 @@ struct ms_loaded_place {
     CUdeviceptr address;
 };
 
-/* Smaller places are not noted: a search costs as much as to send them. */
+/* Callers leave smaller pieces of files: a search costs as much as to send them. */
 enum { MS_LOADED_LEAST = 256 << 10 };
 
-/* Notes a place. */
+/* Notes a place. A place that goes on from one of the latest, or that begins shortly behind it,
+ * makes that one longer: the bytes between them are checked when they are wanted. So a snapshot
+ * that the program cuts into many pieces takes one entry. */
 enum ms_loaded_state { MS_LOADED_IS_THERE, MS_LOADED_WAITS };
 void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state);
 

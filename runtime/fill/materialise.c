@@ -52,11 +52,13 @@ static struct ms_loaded_place place_of(const struct ms_allocation *allocation,
 }
 
 /* True if other places may have the missing bytes of a file or a snapshot. */
-static bool is_perhaps_elsewhere(const struct ms_content *content)
+static bool is_perhaps_elsewhere(const struct ms_extent *extent)
 {
-    return is_missing_file(content) ||
-           (!ms_content_is_present(content) && content->kind == MS_SOURCE &&
-            ms_host_snapshot_is_shared(content->source));
+    const struct ms_content *content = &extent->content;
+    return is_missing_file(content)
+               ? extent->end - extent->begin >= MS_LOADED_LEAST
+               : !ms_content_is_present(content) && content->kind == MS_SOURCE &&
+                     ms_host_snapshot_is_shared(content->source);
 }
 
 /* Lists the missing file extents of [begin, end) as requests, or only counts them (NULL). */
@@ -136,7 +138,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
         ms_counter_add(MS_COUNT_MATERIALISED_BYTES, bytes);
         ms_origins_note(allocation, &extent);
         const struct ms_loaded_place place = place_of(allocation, &extent);
-        if (is_perhaps_elsewhere(content))
+        if (is_perhaps_elsewhere(&extent))
             ms_loaded_note(&place, MS_LOADED_IS_THERE);
     }
     return ms_bytes_set_present(allocation, &range, 1);
@@ -163,7 +165,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
          result == CUDA_SUCCESS &&
          ms_lineage_next(ms_allocation_lineage(allocation), &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
-        if (!is_perhaps_elsewhere(content))
+        if (!is_perhaps_elsewhere(&extent))
             continue;
         const struct ms_loaded_place place = place_of(allocation, &extent);
         const struct ms_range copied = ms_loaded_copy(allocation, &place, stream);
@@ -732,12 +734,61 @@ static bool fills_granule(const struct ms_content *content)
 
 /* --- places that wait for bytes of a snapshot */
 
-/* Copies what the program has not written since from an extent to a place that waits for it. */
-static void fill_place(const struct ms_allocation *allocation, const struct ms_extent *from,
-                       struct ms_allocation *to, const struct ms_loaded_place *waiting)
+/* Bytes of a claimed allocation on their way to places that wait. */
+enum { MOST_PLACES = 32 };
+struct hand_over {
+    struct ms_allocation *from;
+    struct ms_range places[MOST_PLACES]; /* addresses whose granules are yet to be filled */
+    size_t count;
+};
+
+/* The allocation at an address, which MS_CLAIMED *claimed_out lets go. NULL: another thread works
+ * on it, or it is of another context. */
+static struct ms_allocation *find_place(const struct hand_over *hand_over, CUdeviceptr address,
+                                        struct ms_allocation **claimed_out)
 {
-    const size_t begin = waiting->address - to->address;
-    const size_t end = begin + waiting->bytes <= to->bytes ? begin + waiting->bytes : begin;
+    struct ms_allocation *from = hand_over->from;
+    const bool is_own = address - from->address < from->bytes;
+    *claimed_out = is_own ? NULL : ms_space_try_claim(address);
+    struct ms_allocation *to = is_own ? from : *claimed_out;
+    return to != NULL && to->context == from->context ? to : NULL;
+}
+
+/* The granules are filled when all bytes are handed over: the rest of a granule may come, too. */
+static void fill_places(struct hand_over *hand_over)
+{
+    for (size_t i = 0; i < hand_over->count; i++) {
+        const struct ms_range *place = &hand_over->places[i];
+        MS_CLAIMED struct ms_allocation *claimed;
+        struct ms_allocation *to = find_place(hand_over, place->begin, &claimed);
+        if (to != NULL)
+            ms_materialise_granules(to, ms_offset(to, place->begin), ms_offset(to, place->end));
+    }
+    hand_over->count = 0;
+}
+
+static void note_place(struct hand_over *hand_over, const struct ms_allocation *to,
+                       const struct ms_loaded_place *waiting)
+{
+    const CUdeviceptr end = waiting->address + waiting->bytes;
+    for (size_t i = 0; i < hand_over->count; i++) {
+        struct ms_range *place = &hand_over->places[i];
+        if (place->begin >= to->address && place->begin <= waiting->address &&
+            waiting->address <= place->end + to->granule) {
+            place->end = end > place->end ? end : place->end;
+            return;
+        }
+    }
+    if (hand_over->count == MOST_PLACES)
+        fill_places(hand_over);
+    hand_over->places[hand_over->count++] = (struct ms_range){waiting->address, end};
+}
+
+/* Copies what the program has not written since from an extent to a place that waits for it. */
+static void copy_to_place(const struct hand_over *hand_over, const struct ms_extent *from,
+                          struct ms_allocation *to, const struct ms_loaded_place *waiting)
+{
+    const size_t begin = ms_offset(to, waiting->address), end = begin + waiting->bytes;
     struct ms_extent extent;
     for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
         const struct ms_content *content = &extent.content;
@@ -746,20 +797,20 @@ static void fill_place(const struct ms_allocation *allocation, const struct ms_e
             content->source_offset == offset && !content->cached && !content->is_in_sequence &&
             fills_granule(content) && ms_materialise_has_room(extent.end - extent.begin))
             ms_materialise_copied(to, extent.begin, extent.end,
-                                  allocation->address + from->begin +
+                                  hand_over->from->address + from->begin +
                                       (offset - from->content.source_offset));
     }
-    ms_materialise_granules(to, begin, end);
 }
 
-static void find_and_fill(struct ms_allocation *allocation, const struct ms_extent *from,
-                          const struct ms_loaded_place *waiting)
+static void hand_over_to(struct hand_over *hand_over, const struct ms_extent *from,
+                         const struct ms_loaded_place *waiting)
 {
-    const bool is_own = waiting->address - allocation->address < allocation->bytes;
-    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(waiting->address);
-    struct ms_allocation *to = is_own ? allocation : other;
-    if (to != NULL && to->context == allocation->context)
-        fill_place(allocation, from, to, waiting);
+    MS_CLAIMED struct ms_allocation *claimed;
+    struct ms_allocation *to = find_place(hand_over, waiting->address, &claimed);
+    if (to == NULL || !ms_fits(to, waiting->address, waiting->bytes))
+        return;
+    copy_to_place(hand_over, from, to, waiting);
+    note_place(hand_over, to, waiting);
 }
 
 /*
@@ -770,6 +821,7 @@ static void find_and_fill(struct ms_allocation *allocation, const struct ms_exte
 static void hand_on(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
+    struct hand_over hand_over = {.from = allocation};
     struct ms_driver_scope scope;
     struct ms_extent extent;
     if (lineage->cached_bytes == 0 || lineage->kind_bytes[MS_SOURCE] == lineage->file_bytes ||
@@ -782,8 +834,9 @@ static void hand_on(struct ms_allocation *allocation, size_t begin, size_t end)
         place = place_of(allocation, &extent);
         while (ms_host_snapshot_is_wanted(place.source, 0) &&
                ms_loaded_take_waiting(&place, &waiting))
-            find_and_fill(allocation, &extent, &waiting);
+            hand_over_to(&hand_over, &extent, &waiting);
     }
+    fill_places(&hand_over);
     ms_driver_leave(&scope);
 }
 

@@ -183,13 +183,14 @@ static void note_waiting(const struct ms_copied *copied)
 static bool note_snapshot(const struct ms_copied *copied)
 {
     struct ms_source *source = copied->content->source;
-    const bool is_again = ms_host_snapshot_is_shared(source);
-    if (copied->bytes < MS_LOADED_LEAST || copied->content->cached)
+    const bool is_at_once = copied->copy == NULL, is_again = ms_host_snapshot_is_shared(source);
+    if (!ms_host_snapshot_may_be_shared(source) || copied->content->cached ||
+        (is_at_once && copied->bytes < MS_LOADED_LEAST))
         return false;
     ms_host_snapshot_share(source);
-    if (copied->copy != NULL)
+    if (!is_at_once)
         note_waiting(copied);
-    return copied->copy == NULL && is_again && !is_left();
+    return is_at_once && is_again && !is_left();
 }
 
 bool ms_reuse_note(const struct ms_copied *copied)

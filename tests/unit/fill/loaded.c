@@ -187,37 +187,96 @@ static void end_with_target(void)
     end();
 }
 
-MS_TEST_BETWEEN(start_with_target, end_with_target, the_common_part_is_copied_if_it_is_enough)
+MS_TEST_BETWEEN(start_with_target, end_with_target, the_common_part_is_copied)
 {
     check_copied(AT, LEAST, AT, AT + LEAST);
-    check_copied(AT, LEAST - 1, 0, 0);
+    check_copied(AT, 1, AT, AT + 1);
     check_copied(BYTES - LEAST, BYTES, BYTES - LEAST, BYTES);
-    check_copied(BYTES - LEAST + 1, BYTES, 0, 0);
+    check_copied(BYTES - 1, BYTES, BYTES - 1, BYTES);
+    check_copied(BYTES, BYTES, 0, 0);
     check_copied(0, BYTES, 0, BYTES); /* as often as it is wanted */
 }
 
-/* A place of exactly so many bytes is kept, and one of less takes no other's. */
-MS_TEST_BETWEEN(start_with_target, end_with_target, small_places_are_not_noted)
+/* Small pieces of a file are not searched for, and those of exactly so many bytes are. */
+MS_TEST_BETWEEN(start, end, small_pieces_of_files_are_read_again)
 {
-    for (int i = 0; i < PLACES; i++)
-        note(file.source, 0, LEAST - 1, whole->address);
-    CHECK(is_copied(0, BYTES));
-    for (int i = 0; i < PLACES; i++)
-        note(file.source, 0, LEAST, whole->address);
-    check_copied(0, BYTES, 0, LEAST);
+    for (size_t bytes = LEAST - 1; bytes <= LEAST; bytes++) {
+        const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+        fake_set(part, 0, PART, &(struct ms_content){.kind = MS_RESIDENT});
+        fake_set(part, 0, bytes, &content);
+        fake_set(whole, 0, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+        fake_set(whole, 0, BYTES, &content);
+        CHECK_EQ(need(whole, MS_NEED_READ), BYTES);
+        CHECK_EQ(need(part, MS_NEED_READ), bytes < LEAST ? bytes : 0);
+        fake_set(whole, 0, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+        fake_set(whole, 0, BYTES, &content);
+        fake_set(part, 0, bytes, &content);
+        CHECK_EQ(need(part, MS_NEED_READ), bytes);
+        CHECK_EQ(need(whole, MS_NEED_READ), bytes < LEAST ? BYTES : BYTES - bytes);
+    }
+    CHECK_BYTES((void *)(uintptr_t)part->address, file.data, LEAST);
+}
+
+/* The places are too far from each other to become one. */
+static void note_others(const struct ms_source *other, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        note(other, 0, LEAST, whole->address + i * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start_with_target, end_with_target, the_oldest_place_goes)
 {
     struct test_file other;
     make_test_file(&other, "/tmp", BYTES);
-    for (int i = 0; i < PLACES - 1; i++)
-        note(other.source, 0, LEAST, whole->address);
-    CHECK(is_copied(0, BYTES)); /* and is the youngest */
-    for (int i = 0; i < 2 * PLACES; i++)
-        note(other.source, 0, LEAST, whole->address);
+    note_others(other.source, PLACES - 1);
+    CHECK(is_copied(0, BYTES));
+    note_others(other.source, 1);
     CHECK(!is_copied(0, BYTES));
     ms_source_drop(other.source);
+}
+
+/* Forgets all places. */
+static void forget_all(void)
+{
+    static const struct ms_source nothing;
+    note_others(&nothing, PLACES);
+}
+
+/* True if a place at `address` and another in `whole`, `gap` bytes behind it and noted after
+ * `others` others, give all of their bytes in one copy. */
+static bool is_one_place(size_t gap, size_t others, CUdeviceptr address)
+{
+    struct test_file other;
+    make_test_file(&other, "/tmp", BYTES);
+    forget_all();
+    note(file.source, 0, LEAST, address);
+    note_others(other.source, others);
+    note(file.source, LEAST + gap, LEAST, whole->address + LEAST + gap);
+    ms_source_drop(other.source);
+    const struct ms_range range = copy(part, 0, 2 * LEAST + gap);
+    return range.begin == 0 && range.end == 2 * LEAST + gap;
+}
+
+/* Each is one place, or differs in one thing. */
+MS_TEST_BETWEEN(start_with_target, end_with_target, places_that_go_on_from_each_other_become_one)
+{
+    enum { NEAR = 16 << 10 };
+    CHECK(is_one_place(0, 0, whole->address));
+    CHECK(is_one_place(NEAR - 1, 0, whole->address));
+    CHECK(!is_one_place(NEAR, 0, whole->address));
+    CHECK(is_one_place(0, 3, whole->address));
+    CHECK(!is_one_place(0, 4, whole->address));
+    CHECK(!is_one_place(0, 0, part->address));
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_becomes_longer_on_both_sides)
+{
+    forget_all();
+    note(file.source, LEAST, LEAST, whole->address + LEAST);
+    note(file.source, 0, LEAST, whole->address);
+    note(file.source, LEAST / 2, LEAST, whole->address + LEAST / 2);
+    note(file.source, 2 * LEAST, LEAST, whole->address + 2 * LEAST);
+    check_copied(0, BYTES, 0, 3 * LEAST);
 }
 
 MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_not_copied)
@@ -266,14 +325,18 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_with_other_bytes_by_
     ms_source_drop(other.source);
 }
 
-MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_that_has_changed_behind_is_not_copied)
+/* Piece by piece, what is still there is copied, and what has changed is not. */
+MS_TEST_BETWEEN(start_with_target, end_with_target, pieces_around_changed_bytes_are_copied)
 {
+    enum { HOLE = WANTED / 2, HOLE_END = HOLE + 3 };
     const struct ms_content resident = {.kind = MS_RESIDENT};
-    CHECK(is_copied_after(WANTED, BYTES, &resident));
-    CHECK(!is_copied_after(WANTED - 1, BYTES, &resident));
-    CHECK(!is_copied(0, WANTED - 1)); /* the place is gone */
-    note(file.source, 0, WANTED, whole->address);
-    CHECK(is_copied(0, WANTED - 1));
+    CHECK(is_copied_after(HOLE, HOLE_END, &resident));
+    check_copied(0, WANTED, 0, HOLE);
+    check_copied(HOLE - 1, WANTED, HOLE - 1, HOLE);
+    check_copied(HOLE, WANTED - HOLE, HOLE_END, WANTED);
+    CHECK(!is_copied(HOLE, HOLE_END - HOLE));
+    check_copied(HOLE, WANTED - HOLE, HOLE_END, WANTED); /* the bytes behind are not forgotten */
+    CHECK(!is_copied(0, HOLE_END));
 }
 
 /* The address has another, smaller allocation by now. */
@@ -292,18 +355,12 @@ MS_TEST_BETWEEN(start_with_target, end_with_target,
     }
 }
 
-/* The first place has the bytes in part. The second lies behind the allocation, where there is no
- * extent, and the extent of the first would do. */
 MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_behind_its_allocation_is_not_copied)
 {
     enum { BEGIN = PART + 2 * FAKE_GRANULE };
-    const struct ms_content read = {
-        .kind = MS_SOURCE, .cached = true, .source = file.source, .source_offset = BEGIN};
-    fake_set(part, 0, PART, &read);
-    fake_set(part, PART - FAKE_GRANULE, PART, &(struct ms_content){.kind = MS_RESIDENT});
     fake_allocation_free(whole);
     whole = fake_allocation(BYTES);
-    note(file.source, BEGIN, PART, part->address);
+    forget_all();
     note(file.source, FAKE_GRANULE, BYTES - FAKE_GRANULE, part->address);
     CHECK_EQ(copy(whole, BEGIN, PART).end, 0);
 }
@@ -412,6 +469,56 @@ MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_is_sent_once_
     CHECK(!is_kept());
     for (size_t i = 0; i < COPIES; i++)
         check_place(i);
+}
+
+enum { PIECES = 100, STEP = BYTES / PIECES, FILLED = 40 };
+
+/* The program overwrites some bytes of the first place, then copies it on, piece by piece. Returns
+ * how many bytes of the snapshot are left in each place. */
+static size_t cut(void)
+{
+    for (size_t at = 0; at + STEP <= BYTES; at += STEP)
+        fake_set(places[0], at, at + FILLED, &(struct ms_content){.kind = MS_FILL});
+    size_t left = 0, at = 0;
+    struct ms_extent extent;
+    while (ms_lineage_next(ms_allocation_lineage(places[0]), &at, BYTES, &extent)) {
+        const size_t bytes = extent.end - extent.begin;
+        left += extent.content.kind == MS_SOURCE ? bytes : 0;
+        ms_reuse_note(&(struct ms_copied){&extent.content, places[0], extent.begin, places[1],
+                                          extent.begin, bytes});
+        fake_set(places[1], extent.begin, extent.end, &extent.content);
+    }
+    return left;
+}
+
+static void check_pieces(size_t place)
+{
+    const unsigned char *memory = (void *)(uintptr_t)places[place]->address;
+    for (size_t at = 0; at < BYTES; at++) {
+        if (at % STEP >= FILLED || at + STEP > BYTES)
+            CHECK_EQ(memory[at], bytes_of_host[at]);
+    }
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_in_many_pieces_is_sent_once)
+{
+    const size_t left = cut();
+    CHECK_EQ(need(places[1], MS_NEED_READ), left);
+    CHECK_EQ(need(places[0], MS_NEED_READ), 0);
+    check_pieces(0);
+    check_pieces(1);
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
+                other_places_get_many_pieces_before_they_change)
+{
+    cut();
+    CHECK_EQ(need(places[1], MS_NEED_REACH),
+             BYTES); /* some to the third place alone, which is whole */
+    memset((void *)(uintptr_t)places[1]->address, 1, BYTES);
+    CHECK_EQ(need(places[0], MS_NEED_READ) + need(places[2], MS_NEED_READ), 0);
+    check_pieces(0);
+    check_place(2);
 }
 
 MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_goes_when_the_last_place_is_set)
