@@ -17,6 +17,7 @@
 #include "runtime/memory/carve.h"
 #include "runtime/fill/delayed_free.h"
 #include "runtime/memory/publish.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
 #include "runtime/order/order.h"
 #include "runtime/state/caller.h"
@@ -284,10 +285,21 @@ bool ms_evict_try_again(CUresult result, int *attempts)
     return false;
 }
 
-/* Leaves allocations with bytes of files, which would be sent again. */
+/* True if bytes of files or snapshots are sent to make some of the allocation again. */
+static bool has_sources(const struct ms_allocation *allocation)
+{
+    struct ms_extent extent;
+    bool has = ms_allocation_lineage(allocation)->kind_bytes[MS_SOURCE] > 0;
+    for (size_t at = 0; !has && ms_lineage_next(ms_allocation_lineage(allocation), &at,
+                                                allocation->bytes, &extent);)
+        has = extent.content.kind == MS_LAUNCHED && extent.content.recorded->has_sources;
+    return has;
+}
+
+/* Leaves allocations for which bytes would be sent again. */
 static bool can_make_again(const struct ms_allocation *allocation)
 {
-    return can_restore(allocation) && ms_allocation_lineage(allocation)->kind_bytes[MS_SOURCE] == 0;
+    return can_restore(allocation) && !has_sources(allocation);
 }
 
 static size_t evict_enough(struct ms_allocation *allocation, void *argument)

@@ -180,6 +180,24 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
+/* Replays the missing results of launches in [begin, end). Each is present then: the scratch memory
+ * of the next may be refused, and what was sent for this one would be sent again. */
+static CUresult replay_launched(struct ms_allocation *allocation, size_t begin, size_t end,
+                                CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_extent extent;
+    while (result == CUDA_SUCCESS &&
+           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+        if (extent.content.kind != MS_LAUNCHED || extent.content.cached)
+            continue;
+        result = replay_extent(allocation, &extent, stream);
+        if (result == CUDA_SUCCESS)
+            result = set_present(allocation, extent.begin, extent.end);
+    }
+    return result;
+}
+
 static size_t bytes_without_memory(const struct ms_allocation *allocation, struct ms_range range)
 {
     const size_t end = range.end;
@@ -211,6 +229,8 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
     if (result != CUDA_SUCCESS)
         return result;
     result = copy_loaded(allocation, begin, end, stream);
+    if (result == CUDA_SUCCESS)
+        result = replay_launched(allocation, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = replay_missing(allocation, begin, end, stream);
     /* Also after a failure: queued work must not outlive this call. */
@@ -319,8 +339,16 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
     return found;
 }
 
-/* Replays the bytes of the part that are not the launch's output. */
-static CUresult replay_around(const struct ms_allocation *allocation, const struct in_place *run,
+/* True if the launch has written the extent, of the part, where it lies. */
+static bool is_made_by(const struct in_place *run, const struct ms_extent *extent)
+{
+    return extent->content.kind == MS_LAUNCHED && extent->content.recorded == run->recorded &&
+           extent->content.source_offset == extent->begin - run->recorded_begin;
+}
+
+/* Replays the bytes of the part that are not the launch's output. What the launch has made is
+ * present before, as in replay_launched. */
+static CUresult replay_around(struct ms_allocation *allocation, const struct in_place *run,
                               CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
@@ -328,10 +356,13 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     for (size_t at = run->begin;
          result == CUDA_SUCCESS &&
          ms_lineage_next(ms_allocation_lineage(allocation), &at, run->end, &extent);) {
-        const bool is_there = extent.content.kind == MS_LAUNCHED &&
-                              extent.content.recorded == run->recorded &&
-                              extent.content.source_offset == extent.begin - run->recorded_begin;
-        if (!is_there && !ms_content_is_nothing(&extent.content))
+        if (is_made_by(run, &extent))
+            result = set_present(allocation, extent.begin, extent.end);
+    }
+    for (size_t at = run->begin;
+         result == CUDA_SUCCESS &&
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, run->end, &extent);) {
+        if (!is_made_by(run, &extent) && !ms_content_is_nothing(&extent.content))
             result = replay_extent(allocation, &extent, stream);
     }
     return result;

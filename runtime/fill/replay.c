@@ -314,6 +314,12 @@ static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64
     return result != CUDA_SUCCESS ? result : waited;
 }
 
+static CUresult ask_for_input(const struct ms_recorded_launch *recorded, struct ms_range needed)
+{
+    return ms_scratch_ask(recorded->device,
+                          ms_device_memory_rounded(recorded->device, needed.end - needed.begin));
+}
+
 /* Runs the launch with the needed part of its input in scratch memory. The input is aligned there
  * as in its block, up to multiples of MS_SCRATCH_ALIGNMENT. */
 static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint64_t delta,
@@ -321,9 +327,7 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
 {
     const size_t before = recorded->input->address % MS_SCRATCH_ALIGNMENT;
     struct ms_backing scratch;
-    CUresult result =
-        ms_scratch_ask(recorded->device,
-                       ms_device_memory_rounded(recorded->device, needed.end - needed.begin));
+    CUresult result = ask_for_input(recorded, needed);
     if (result == CUDA_SUCCESS)
         result = ms_addresses_reserve_backing(&scratch, recorded->device,
                                               before + recorded->input->lineage.bytes);
@@ -373,12 +377,27 @@ static void finish(const struct ms_recorded_launch *recorded, size_t begin, size
                ms_call_name(recorded->launch), (int)result);
 }
 
-static CUresult replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+/* Replays the old content of [begin, end). Asks for the input's scratch memory before: after a
+ * refusal the old content would be sent once more. */
+static CUresult replay_before(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
                               CUdeviceptr address, size_t begin, size_t end, CUstream stream)
 {
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
+    CUresult result = CUDA_SUCCESS;
+    if (recorded->input != NULL) {
+        const struct ms_range needed = ms_replay_needed(recorded, begin, end);
+        if (!run_beside_input(recorded, own, 0, needed, stream, NULL))
+            result = ask_for_input(recorded, needed);
+    }
+    return result == CUDA_SUCCESS ? replay_recorded(&before, own, address, begin, end, stream)
+                                  : result;
+}
+
+static CUresult replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+                              CUdeviceptr address, size_t begin, size_t end, CUstream stream)
+{
     const uint64_t delta = address - recorded->address;
-    CUresult result = replay_recorded(&before, own, address, begin, end, stream);
+    CUresult result = replay_before(recorded, own, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = recorded->input != NULL
                      ? run_with_input(recorded, own, delta, begin, end, stream)
@@ -392,7 +411,6 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_al
                          struct ms_range part, struct ms_range made, CUstream stream,
                          CUresult *result_out)
 {
-    const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
     const struct ms_range all = {part.begin < made.begin ? part.begin : made.begin,
                                  part.end > made.end ? part.end : made.end};
     const struct ms_range needed = ms_replay_needed(recorded, part.begin, part.end),
@@ -401,7 +419,7 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_al
     if (!is_same && !run_beside_input(recorded, own, 0, needed_by_all, stream, NULL))
         return false;
     bool is_run = true;
-    *result_out = replay_recorded(&before, own, recorded->address, part.begin, part.end, stream);
+    *result_out = replay_before(recorded, own, recorded->address, part.begin, part.end, stream);
     if (*result_out == CUDA_SUCCESS)
         is_run = run_beside_input(recorded, own, 0, needed_by_all, stream, result_out);
     if (!is_run && is_same) {

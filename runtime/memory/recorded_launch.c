@@ -60,30 +60,32 @@ static bool can_be_input(const struct ms_part *part)
     return sent == 0 || sent < left;
 }
 
-struct depths {
-    uint32_t launches, inputs;
+/* What is below a new launch that writes or reads a part. */
+struct below {
+    uint32_t launches, inputs; /* the greatest depth and input_depth */
+    bool has_sources;
 };
 
-/* The greatest depth and input_depth of the recorded launches in a part. */
-static struct depths depths_of(const struct ms_part *part)
+static struct below below_of(const struct ms_part *part)
 {
-    struct depths depths = {0, 0};
+    struct below below = {0};
     struct ms_extent extent;
     size_t at = part->begin;
     while (ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent)) {
         const struct ms_recorded_launch *recorded = extent.content.recorded;
+        below.has_sources |= extent.content.kind == MS_SOURCE;
         if (extent.content.kind != MS_LAUNCHED)
             continue;
-        depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;
-        depths.inputs =
-            recorded->input_depth > depths.inputs ? recorded->input_depth : depths.inputs;
+        below.launches = recorded->depth > below.launches ? recorded->depth : below.launches;
+        below.inputs = recorded->input_depth > below.inputs ? recorded->input_depth : below.inputs;
+        below.has_sources |= recorded->has_sources;
     }
-    return depths;
+    return below;
 }
 
 static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
 {
-    const struct depths below = depths_of(in);
+    const struct below below = below_of(in);
     const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
     if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
         return false;
@@ -93,6 +95,7 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
     recorded->depth = depth > recorded->depth ? depth : recorded->depth;
     recorded->input_depth =
         input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
+    recorded->has_sources |= below.has_sources;
     input->allocation_id = in->allocation->id;
     input->address = in->allocation->address + in->begin;
     return true;
@@ -101,13 +104,14 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
 struct ms_recorded_launch *ms_recorded_launch_of(const struct ms_part *out,
                                                  const struct ms_part *in)
 {
-    const struct depths below = depths_of(out);
+    const struct below below = below_of(out);
     struct ms_recorded_launch *recorded =
         below.launches < MS_MAX_LAUNCH_DEPTH ? ms_recorded_launch_create() : NULL;
     if (recorded == NULL)
         return NULL;
     recorded->depth = below.launches + 1;
     recorded->input_depth = below.inputs;
+    recorded->has_sources = below.has_sources;
     recorded->allocation_id = out->allocation->id;
     recorded->address = out->allocation->address + out->begin;
     recorded->context = out->allocation->context;
@@ -189,6 +193,7 @@ struct ms_recorded_launch *ms_recorded_launch_copy(const struct ms_recorded_laun
     copy->depth = recorded->depth;
     copy->input_depth = recorded->input_depth;
     copy->only_writes = recorded->only_writes;
+    copy->has_sources = recorded->has_sources;
     copy->allocation_id = recorded->allocation_id;
     copy->address = recorded->address;
     copy->context = recorded->context;

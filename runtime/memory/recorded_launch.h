@@ -29,8 +29,9 @@ enum { MS_MAX_LAUNCH_DEPTH = 16, MS_MAX_INPUT_DEPTH = 2 };
 struct ms_recorded_launch {
     struct ms_counted counted; /* must be first: lineage.h */
     uint32_t depth;            /* 1 + the greatest depth in `before`; at most MS_MAX_LAUNCH_DEPTH */
-    uint32_t input_depth;   /* inputs in memory at a time in a replay; at most MS_MAX_INPUT_DEPTH */
-    bool only_writes;       /* the launch reads no block, not even the one that it writes */
+    uint32_t input_depth; /* inputs in memory at a time in a replay; at most MS_MAX_INPUT_DEPTH */
+    bool only_writes;     /* the launch reads no block, not even the one that it writes */
+    bool has_sources;     /* `before` or the input has bytes of files or snapshots, at any depth */
     uint64_t allocation_id; /* of the allocation where the launch was recorded */
     CUdeviceptr address;    /* of the block then; the launch's pointers point there */
     CUcontext context;

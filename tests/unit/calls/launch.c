@@ -1736,6 +1736,30 @@ MS_TEST_BETWEEN(start, end, the_deeper_one_of_what_was_there_and_of_the_input_co
     CHECK(recorded_at(one, 0)->depth == 7 && recorded_at(one, 0)->input_depth == 1);
 }
 
+/* In the block that is written, in the input, and below launches there. */
+MS_TEST_BETWEEN(start, end, a_launch_knows_whether_bytes_of_files_are_below)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", BYTES);
+    const struct ms_content of_file = {.kind = MS_SOURCE, .source = file.source};
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    check_recorded(TAKE, one->address, other->address);
+    CHECK(!recorded_at(one, 0)->has_sources);
+    fake_set(other, 0, BYTES, &of_file);
+    check_recorded(TAKE, one->address, other->address);
+    CHECK(recorded_at(one, 0)->has_sources);
+    check_recorded(PUT, one->address, 5);
+    CHECK(recorded_at(one, 0)->has_sources);
+    fill(one, 0, BYTES);
+    CHECK(is_recorded(PUT, other->address, 5));
+    check_recorded(TAKE, one->address, other->address);
+    CHECK(recorded_at(one, 0)->has_sources);
+    ms_source_drop(file.source);
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+}
+
 /* Each takes memory in a replay. */
 MS_TEST_BETWEEN(start, end, inputs_of_inputs_are_recorded_up_to_a_depth)
 {

@@ -12,6 +12,7 @@
 #include "runtime/fill/delayed_free.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/ready.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/order/order.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
@@ -510,6 +511,21 @@ STORY(an_eviction_for_scratch_memory_takes_no_more_than_enough, loads(),
       writes(0, 0, ALL, resident), reads_file(0, 0, G, G), reads(0, G), ms_scratch_may_refuse(true),
       EQUALS(ms_scratch_ask(0, 0), CUDA_ERROR_OUT_OF_MEMORY) /* the sink */, tries_again(ALL, 1),
       device_lends(9 * G))
+
+/* The result of a launch in memory, which may need bytes of files. */
+static void has_result(bool has_sources)
+{
+    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
+    recorded->has_sources = has_sources;
+    CHECK(ms_lineage_init(&recorded->before, G));
+    writes(0, 0, G, (struct ms_content){.kind = MS_LAUNCHED, .cached = true, .recorded = recorded});
+    ms_recorded_launch_drop(recorded);
+}
+
+STORY(a_result_goes_for_scratch_memory_if_nothing_is_sent_for_it, loads(), has_result(false),
+      is_refused_scratch(G), tries_again(4 * G, 1))
+STORY(a_result_of_bytes_of_files_stays, loads(), has_result(true), is_refused_scratch(G),
+      tries_again(ALL, 0))
 
 /* No work of the program is waited for longer than for a moment. */
 STORY(nothing_goes_for_scratch_memory_while_the_device_is_busy, loads(), is_refused_scratch(G),

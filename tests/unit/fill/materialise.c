@@ -524,6 +524,7 @@ enum kernel { SET = 1, SET_HALF, MULTIPLY, KERNELS };
 static const uint32_t factor = 0x101; /* a byte depends on that before it */
 static const uint32_t multiplied = 0x07070707 * 0x101U;
 static struct ms_param_layout *layouts[KERNELS];
+static unsigned launches, failing_launch; /* counted from 1 */
 
 static void change(enum kernel kernel, uint32_t *words)
 {
@@ -541,6 +542,8 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
     CHECK(stream != NULL && extra == NULL);
     CHECK_EQ(grid_x + grid_y + grid_z + block_x + block_y + block_z + shared, 6);
     memcpy(&out, params[0], sizeof(out));
+    if (++launches == failing_launch)
+        return CUDA_ERROR_UNKNOWN;
     change((enum kernel)(uintptr_t)function, (uint32_t *)(uintptr_t)out);
     if (fake.physical_bytes > most_bytes)
         most_bytes = fake.physical_bytes;
@@ -669,6 +672,40 @@ MS_TEST_BETWEEN(start_filled, end_launched, launched_bytes_that_moved_come_from_
     check_same(FROM, TO, 7);
     check_made(TO, LAUNCHED_BYTES / 2);
     check_same(LAUNCHED_BYTES / 2, LAUNCHED_BYTES, 7);
+}
+
+/* Two results that moved: scratch memory may be refused for the second one. */
+MS_TEST_BETWEEN(start_launched, end_launched, a_result_stays_when_the_next_one_fails)
+{
+    struct ms_content moved = at(0);
+    moved.source_offset = FAKE_GRANULE;
+    set(8, 9, &moved);
+    set(0, 8, &bytes_fill);
+    set(9, LAUNCHED, &bytes_fill);
+    set(12, 13, &moved);
+    failing_launch = 2;
+    CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_ERROR_UNKNOWN);
+    CHECK(at(8).cached && !at(12).cached);
+    CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_SUCCESS);
+    CHECK_EQ(launches, 3);
+    check_made(8 * FAKE_GRANULE, 9 * FAKE_GRANULE);
+    check_made(12 * FAKE_GRANULE, 13 * FAKE_GRANULE);
+    check_same(13 * FAKE_GRANULE, LAUNCHED_BYTES, 7);
+}
+
+/* A result, and beside it in the launch's block another that moved there. */
+MS_TEST_BETWEEN(start_launched, end_launched, a_result_in_place_stays_when_what_is_around_fails)
+{
+    struct ms_content moved = at(0);
+    moved.source_offset = FAKE_GRANULE;
+    set(8, 9, &moved);
+    failing_launch = 2;
+    CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_ERROR_UNKNOWN);
+    CHECK(at(0).cached && !at(8).cached && at(9).cached);
+    check_made(0, 8 * FAKE_GRANULE);
+    CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_SUCCESS);
+    CHECK_EQ(launches, 3);
+    check_made(0, LAUNCHED_BYTES);
 }
 
 /* Somebody has written there since, and it is nowhere else. */

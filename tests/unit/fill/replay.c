@@ -895,6 +895,20 @@ MS_TEST_AFTER(start_at_once, a_refusal_ends_the_replay)
     fake_check_empty();
 }
 
+/* After it the old content would be sent once more. */
+MS_TEST_AFTER(start, the_input_is_asked_for_before_the_old_content_is_made)
+{
+    const CUdeviceptr place = fake_program_memory(BYTES);
+    const struct ms_recorded_launch *recorded = record(1 << 20, 1 << 30, 12);
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(replay_launch(recorded, place, 0, BYTES, FAKE_STREAM), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(queued, 0);
+    CHECK(ms_scratch_take_refusal().bytes > 0);
+    CHECK_EQ(replay_launch(recorded, place, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    check_words(place, BYTES, 0);
+    fake_program_memory_free(place);
+}
+
 MS_TEST_AFTER(start_at_once, a_window_has_a_least_size)
 {
     const struct ms_recorded_launch *recorded = record_large();

@@ -164,13 +164,14 @@ static void check_extent(const struct ms_lineage *lineage, size_t begin, size_t 
 MS_TEST_BETWEEN(start, end, a_copy_has_other_files_and_is_else_the_same)
 {
     struct ms_recorded_launch *recorded = record_much();
-    recorded->only_writes = true;
+    recorded->only_writes = recorded->has_sources = true;
     recorded->input->loads.in_row = 4;
     recorded->input->written_at = 3;
     struct ms_recorded_launch *copy = copy_of(recorded);
     CHECK(copy != NULL && copy->launch == recorded->launch);
     ms_recorded_launch_drop(recorded);
     CHECK(copy->depth == 3 && copy->input_depth == 2 && copy->allocation_id == 4711);
+    CHECK(copy->has_sources);
     CHECK(copy->address == 1 << 20 && copy->context == (CUcontext)5 && copy->device == 6);
     CHECK(copy->before.bytes == BYTES && copy->input->lineage.bytes == BYTES);
     CHECK(copy->input->allocation_id == 12 && copy->input->address == 1 << 30);
