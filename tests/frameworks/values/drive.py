@@ -15,6 +15,7 @@ ranks = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(ranks)
 
 for definition in models.DEFINITIONS.values():  # transformers imports a model's own module when it is first built
-    with models.torch.device("meta"):
-        definition.build()
+    if not definition.asks_for_device:
+        with models.torch.device("meta"):
+            definition.build()
 ranks.main()

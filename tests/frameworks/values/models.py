@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public definitions of models, with configurations made small, of those packages that are there. Each says how it is built, which
 modules are wrapped, a plan of tensor parallelism, and how its project initialises a model that was built on the meta device."""
+import dataclasses
 import importlib.util
 from dataclasses import dataclass, field
 from typing import Callable
@@ -55,6 +56,7 @@ class Definition:
     initialise_module: Callable[[nn.Module, nn.Module], None] = reset  # one of the model's, for FSDP1's param_init_fn
     plan: dict = field(default_factory=dict)  # of tensor parallelism, by names below the model
     experts: bool = False  # stacked in modules of classes *Experts
+    asks_for_device: bool = False  # its import does, so it cannot be before a fork
 
     def has(self):
         return ["plan"] * bool(self.plan) + ["experts"] * self.experts
@@ -143,6 +145,33 @@ OF_TIMM = {
     "resnet": ("ResNet-18, buffers of norms", "resnet18", {"channels": (16, 32, 48, 64), "num_classes": 10}, "BasicBlock")}
 
 
+def initialise_titan_module(model, module):
+    """As its init_states does with each module's own tensors."""
+    if hasattr(module, "_init_self_parameters"):
+        module._init_self_parameters()
+        module._init_self_buffers()
+
+
+def of_titan():
+    """Its debug model of Qwen3, of two layers; its trainer builds a model, and then initialises it. The plan shards the layers as
+    torchtitan's own does."""
+    def build():
+        from torchtitan.models.qwen3 import qwen3_configs
+        config = qwen3_configs["debugmodel"]("flex")
+        config.layers = config.layers[:2]
+        for layer in config.layers:
+            layer.attention.rope = dataclasses.replace(layer.attention.rope, max_seq_len=64)
+        model = config.build()
+        model.init_weights()
+        return model
+
+    layer = "layers.*."
+    plan = {layer + "attention.qkv_linear.wqkv": ColwiseParallel(), layer + "attention.wo": RowwiseParallel(),
+            **{layer + "feed_forward." + name: ColwiseParallel() for name in ("w1", "w3")}, layer + "feed_forward.w2": RowwiseParallel()}
+    return Definition("torchtitan, Qwen3, tied weights", build, ("Qwen3TransformerBlock",), lambda model: model.init_weights(),
+                      initialise_titan_module, plan, asks_for_device=True)
+
+
 def of_transformers(name, title, ending, settings, layer, plan):
     """layer: as its class ends, or several."""
     import transformers
@@ -170,6 +199,8 @@ def definitions():
         found.update({name: of_transformers(name, *rest) for name, rest in OF_TRANSFORMERS.items()})
     if is_there("timm"):
         found.update({name: of_timm(*rest) for name, rest in OF_TIMM.items()})
+    if is_there("torchtitan"):
+        found["torchtitan"] = of_titan()
     return found
 
 

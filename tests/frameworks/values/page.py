@@ -23,8 +23,9 @@ of all its parameters and buffers, without MetaShard. Then ranks do one of two t
 
 - **with MetaShard** the same script makes the model whole on the device of each rank, and shards it;
 - **after a meta device**, without MetaShard, it makes it on the meta device, shards it, calls `to_empty` and initialises it as its
-  project recommends: `initialize_weights` of transformers; otherwise `reset_parameters` of all modules that have it, and then
-  `init_weights` of timm; for FSDP1 each module by itself, in `param_init_fn`. What nothing initialises has one pattern here, and so
+  project recommends: `initialize_weights` of transformers, `init_weights` of torchtitan; otherwise `reset_parameters` of all modules
+  that have it, and then `init_weights` of timm; for FSDP1 each module by itself, in `param_init_fn`. What nothing initialises has one
+  pattern here, and so
   the same digest on any number of ranks, which it has not on a GPU.
 
 The digest ([digest.py](../../tests/frameworks/values/digest.py)) does not depend on how tensors are sharded: of each tensor it is the
@@ -36,7 +37,7 @@ embeddings are right up to rounding: transformers computes them again, on the ho
 In *pipeline stages* each rank frees the tensors of other stages, in *expert parallel* it keeps some experts of the stacked parameters
 (`Shard(0)`); *offloaded to the host* is FSDP2 with `CPUOffloadPolicy`. Each row names the commit that it was made with; "-" was not
 run. The simulated driver cannot run `erfinv_`, which PyTorch compiles at run time, so there are no Swin, ConvNeXt, MLP-Mixer and ViT of
-timm.
+timm. Nor does it have `torch.polar`, with which torchtitan's Llama 3 makes a buffer: its Qwen3 stands here instead.
 
 The first rows are those of [pytorch#168058](https://github.com/pytorch/pytorch/issues/168058): shards have other values on other
 numbers of ranks.
@@ -93,7 +94,7 @@ def errors(records):
 
 
 def versions(python):
-    code = ("from importlib import metadata as m\nfor name in ('transformers', 'timm'):\n"
+    code = ("from importlib import metadata as m\nfor name in ('transformers', 'timm', 'torchtitan'):\n"
             "    try: print(name, m.version(name))\n    except m.PackageNotFoundError: pass")
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
 
