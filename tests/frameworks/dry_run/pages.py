@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""pages.py [--write]: is docs/results/dry-run.md that which the records of dry runs make, and does docs/dry-run.md count them right?
---write makes the page, and leaves its head."""
+"""pages.py [--write]: are docs/results/dry-run.md and fit.md those that the records of dry runs make, and does docs/dry-run.md count them
+right? --write makes both pages, and leaves their heads."""
 import os
 import re
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import fit_page  # noqa: E402
 import published_page  # noqa: E402
 import result_page  # noqa: E402
 
@@ -45,12 +46,13 @@ def check_counts(text, counts):
 
 def main():
     wants_write, records = "--write" in sys.argv[1:], published_page.read()
-    faults = list(published_page.faults(records))
+    faults = list(published_page.faults(records)) + list(fit_page.faults(fit_page.read()))
     if not faults:
         faults += check_page(published_page.PAGE, published_page.body(records), wants_write)
+        faults += check_page(fit_page.PAGE, fit_page.body(fit_page.read()), wants_write)
         faults += check_counts(read(os.path.join(published_page.SOURCE, "docs", "dry-run.md")).replace("\n", " "),
                                published_page.counts(records))
-    print("\n".join(faults) or "the page is what its records make")
+    print("\n".join(faults) or "both pages are what their records make")
     return int(bool(faults))
 
 
