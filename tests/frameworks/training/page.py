@@ -13,6 +13,7 @@ HEADER = ("| training | ranks | losses | loss, first to last | peak while loadin
 SETTLED_HEADER = "| training | ranks | allocations | settled |"
 SUSPENDED_HEADER = ("| training | ranks | suspensions | given back, MiB | come from files | wait outside | the device still has | "
                     "host grows, waiting there | host grows, waiting in a folder |")
+SHARED_HEADER = "| training | ranks | largest difference from one rank |"
 VALUES_HEADER = "| training | ranks | as on one device | pieces that are the same as another |"
 
 HEAD = """The simulated driver of this repository, with its stand-ins for the CUDA runtime, NCCL and cuBLAS, and host versions of PyTorch's
@@ -36,6 +37,15 @@ are those that one device draws. The last column counts pieces, a rank's part of
 After meta PyTorch draws each shard by itself; of shards on the host it draws all from the same state of the generator
 (pytorch/torchtitan#3106). A model that is made whole on the device, which with the shim takes only the memory of what the rank
 keeps, has the values of one device, also in stages of a pipeline, without a seed checkpoint (pytorch/pytorch#139304).
+
+"""
+
+SHARED_HEAD = """
+## Losses on any number of ranks
+
+Rows that begin with the random values of one device, without dropout, and whose ranks share the rows of the same batches. Of the
+losses of all steps the largest relative difference from those of one rank, without the shim; with it they are the same, bit for bit.
+The run fails above 0.0001. Ranks add up gradients in another order.
 
 """
 
@@ -81,6 +91,10 @@ def values_line(record):
     values = record["values"]
     return row_of(record["title"], str(record["ranks"]), "yes" if values["one device"] else "no",
                   f"{values['repeated']} of {values['pieces']}")
+
+
+def shared_line(record):
+    return row_of(record["title"], str(record["ranks"]), f"{record['difference']:.1e}")
 
 
 def suspended_line(record):
@@ -129,6 +143,9 @@ def write(path, rows, records, packages, steps):
                 sys.exit(f"{path} is of another machine or other packages: run all rows")
     text = head + HEAD.format(steps=steps)
     text += table(path, HEADER, rows, {key_of(record): line(record) for record in records})
+    text += SHARED_HEAD
+    text += table(path, SHARED_HEADER, [row for row in rows if "--shared" in row.arguments and row.ranks > 1],
+                  {key_of(record): shared_line(record) for record in records if record["difference"] is not None})
     text += SUSPENDED_HEAD
     text += table(path, SUSPENDED_HEADER, [row for row in rows if "--suspend" in row.arguments],
                   {key_of(record): suspended_line(record) for record in records if record["suspended"]})

@@ -35,6 +35,7 @@ import metashard  # noqa: E402
 from models import KINDS, LAYERS, Config, initialise  # noqa: E402
 
 ROWS, LENGTH = 2, 32
+SHARED_ROWS = 4  # of all ranks together
 # While it is suspended: of a device beside what is told as staying, and of the host beside what waits there.
 DEVICE_ALLOWANCE, HOST_ALLOWANCE = 2 * (2 << 20), 64 << 20
 # Of Llama's layers, by tensor parallelism.
@@ -140,7 +141,7 @@ class Training:
             dist.init_process_group("cuda:nccl,cpu:gloo" if options.offload else "nccl", device_id=self.device)
         torch.manual_seed(1234)
         data = {"tp": self.rank // 2, "pipeline": 0}.get(options.parallel, self.rank)  # ranks with the same get the same words
-        self.numbers = torch.Generator().manual_seed(99 + data)
+        self.numbers = torch.Generator().manual_seed(99 + (0 if options.shared else data))
         self.averaged = None
         self.suspended = []
         self.scaler = torch.amp.GradScaler("cuda", growth_interval=2) if options.precision == "half" else None
@@ -149,7 +150,7 @@ class Training:
 
     def build(self, path):
         with torch.device("meta") if self.options.start == "meta" else self.device:
-            model = KINDS[self.options.model](Config())
+            model = KINDS[self.options.model](Config(dropout=0.0) if self.options.shared else Config())  # ranks drop out other values
         if path is not None and self.options.start == "checkpoint":
             state = load_file(path) if path.endswith(".safetensors") else torch.load(path, mmap=True)
             model.load_state_dict(state)
@@ -204,6 +205,9 @@ class Training:
     # --- steps
 
     def batch(self):
+        if self.options.shared:
+            words = torch.randint(Config.words, (SHARED_ROWS, LENGTH + 1), generator=self.numbers)
+            return words[self.rank::self.world].to(self.device)
         words = torch.randint(Config.words, (ROWS, LENGTH + 1), generator=self.numbers)
         return words.to(self.device)
 
@@ -232,7 +236,12 @@ class Training:
             loss = self.loss_of(self.batch()) / parts
             (self.scaler.scale(loss) if self.scaler else loss).backward()
             total += loss.detach()
-        return total
+        return self.mean(total) if self.options.shared and self.world > 1 else total
+
+    def mean(self, loss):
+        """Of all ranks, whose parts of the batch are of one size."""
+        dist.all_reduce(loss)
+        return loss / self.world
 
     def step(self):
         total = self.gradients()
@@ -389,6 +398,7 @@ def main():
     parser.add_argument("--adapters", action="store_true", help="train low-rank adapters of frozen weights")
     parser.add_argument("--recompute", action="store_true", help="activation checkpointing")
     parser.add_argument("--accumulate", action="store_true", help="gradients of four batches")
+    parser.add_argument("--shared", action="store_true", help="the batches of any number of ranks, which share their rows")
     parser.add_argument("--graph", action="store_true", help="a CUDA graph of the whole step, from the fourth on")
     parser.add_argument("--average", action="store_true", help="an exponential moving average of the parameters")
     parser.add_argument("--save", choices=["torch", "safetensors", "dcp"], help="in the middle, and go on from there")
