@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_doctor.py: what `metashard doctor`, and the options of `metashard`, say; on the simulated driver, without the wheel. TAP."""
+import json
 import os
 import stat
 import struct
@@ -36,6 +37,9 @@ def check_doctor(folder):
         check(f"a line about {name}, which does not say no", seen.startswith(("ok ", "note ")), seen)
     check("metashard doctor without the package finds no library", line_of("library").startswith("no "), line_of("library"))
     equal("a line with no is an exit status", metashard("doctor")[0], 1)
+    status, out, errors = metashard("doctor", "--json", "sh")
+    lines = [f"{found['outcome']:<5}{found['about']:<9} {found['text']}" for found in json.loads(out)["findings"]]
+    equal("the same as JSON", (status, errors, lines), (1, "", metashard("doctor", "sh")[1].splitlines()))
     check("no driver", "there is no CUDA driver" in line_of("driver", LD_LIBRARY_PATH="") or
           line_of("driver", LD_LIBRARY_PATH="").startswith("ok "), line_of("driver", LD_LIBRARY_PATH=""))
     check("METASHARD=off", line_of("switch", METASHARD="off").startswith("no "), line_of("switch", METASHARD="off"))

@@ -153,6 +153,18 @@ def check_full(place):
     expect(status == 1 and not out and "too many clients wait there" in "".join(err), f"{status}, {out}, {err}")
 
 
+def check_json(place):
+    """One document, also of processes that could not."""
+    pair = [Process(place, "good", JOB), Process(place, "what a terminal obeys, for figures", JOB)]
+    status, out, err, _ = metashard("suspend", JOB, "--json")
+    told = json.loads("".join(out))
+    good, bad = sorted(told.pop("processes"), key=lambda said: not said["done"])
+    expect((status, err, told) == (1, [], {"format": "metashard-suspend/1"}), f"{status}, {err}, {told}")
+    expect(good == {"pid": int(pair[0].pid), "done": True, **FIGURES}, f"{good}")
+    expect((bad["pid"], bad["done"]) == (int(pair[1].pid), False) and bad["error"].endswith("?[2J"), f"{bad}")
+    expect(all(one.end() for one in pair), "one of the two was not asked")
+
+
 def check_arguments(place):
     one = Process(place, "good", JOB)
     for to in ("a\nresume", "a\x1b[31m\n"):
@@ -166,7 +178,7 @@ def check_arguments(place):
 def main():
     if sys.argv[1:2] == ["serve"]:
         serve(*sys.argv[2:])
-    checks = (check_answers, check_other_user, check_other_process, check_full, check_arguments)
+    checks = (check_answers, check_other_user, check_other_process, check_full, check_json, check_arguments)
     for check in [check for check in checks if not sys.argv[1:] or check.__name__.removeprefix("check_") in sys.argv[1:]]:
         place = tempfile.mkdtemp(prefix="client-")
         run(check.__name__.removeprefix("check_"), check, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -185,12 +186,17 @@ def findings(command: Optional[str]) -> Iterator[tuple[str, Finding]]:
 def make_parser() -> Parser:
     parser = Parser(prog="metashard doctor", description=__doc__, allow_abbrev=False,
                     epilog="The exit status is 1 if a line begins with no, else 0. A note costs memory or time, and nothing else.")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("command", metavar="COMMAND", nargs="?", help="a program that would run under MetaShard")
     return parser
 
 
 def main(arguments: list[str]) -> int:
-    found = list(findings(make_parser().parse_args(arguments).command))
-    for name, (outcome, text) in found:
-        print(f"{outcome:<5}{name:<9} {text}")
+    options = make_parser().parse_args(arguments)
+    found = list(findings(options.command))
+    if options.json:
+        rows = [{"outcome": outcome, "about": name, "text": text} for name, (outcome, text) in found]
+        print(json.dumps({"format": "metashard-doctor/1", "findings": rows}, indent=2))
+    else:
+        print("".join(f"{outcome:<5}{name:<9} {text}\n" for name, (outcome, text) in found), end="")
     return int(any(outcome == NO for _, (outcome, _) in found))

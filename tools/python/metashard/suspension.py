@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+from typing import Union
 
 from . import control, installed
 from .options import Parser
@@ -15,6 +16,7 @@ FAILED = 1
 PATIENCE_S = 600.0
 REMEDY = "start it with metashard run --control, or METASHARD_CONTROL"
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+Said = dict[str, Union[int, bool, str]]  # of one process: with --json, an element of the document's list
 FIGURES = ("freed_bytes", "replayed_bytes", "made_bytes", "stored_bytes", "zero_bytes", "stays_exported_bytes", "stays_mapped_bytes",
            "stays_bytes", "others_bytes")
 
@@ -38,8 +40,7 @@ def figures_of(answer: str) -> dict[str, int]:
     return figures
 
 
-def describe(answer: str) -> str:
-    told = figures_of(answer)
+def describe(told: dict[str, int]) -> str:
     stays = told["stays_exported_bytes"] + told["stays_mapped_bytes"] + told["stays_bytes"]
     read = max(told["replayed_bytes"] - told["made_bytes"], 0)
     text = f"{in_words(told['freed_bytes'])} freed: {in_words(read)} to be reread from files, "
@@ -50,20 +51,20 @@ def describe(answer: str) -> str:
     return f"{text}; the driver and other processes use {in_words(others)} of the device" if others else text
 
 
-def tell(pid: int, command: str, request: str, seconds: float) -> bool:
-    """Asks one process, and prints what it says."""
+def tell(pid: int, command: str, request: str, seconds: float) -> tuple[Said, str]:
+    """Asks one process. Returns its answer as figures, and in words."""
     path = control.socket_of(pid)
     try:
         if path is None:
             raise installed.Fault(f"has no control socket: {REMEDY}" if control.is_own(pid) else "is not a process of this user")
         answer = control.ask(pid, path, request, seconds)
-        said, is_good = describe(answer) if command == "suspend" else answer, True
+        figures = figures_of(answer) if command == "suspend" else {}
+        return {"pid": pid, "done": True, **figures}, describe(figures) if figures else answer
     except installed.Fault as fault:
-        said, is_good = str(fault), False
+        why = str(fault)
     except OSError as error:
-        said, is_good = f"{path}: {error.strerror or error}", False
-    print(control.printable(f"{pid}: {said}"), file=sys.stdout if is_good else sys.stderr)
-    return is_good
+        why = f"{path}: {error.strerror or error}"
+    return {"pid": pid, "done": False, "error": control.printable(why)}, why
 
 
 def seconds_of(text: str) -> float:
@@ -81,6 +82,7 @@ def make_parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("--to", metavar="DIR", help="keep modified data in a file of this folder, instead of in host memory")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds_of, default=PATIENCE_S,
                         help="longest wait for the answer of each process; %(default)g by default")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
 
@@ -95,4 +97,12 @@ def main(command: str, arguments: list[str]) -> int:
               file=sys.stderr)
         return FAILED
     request = f"{command} {to}" if to is not None else command
-    return 0 if all([tell(pid, command, request, options.timeout) for pid in pids]) else FAILED
+    processes = []
+    for pid in pids:
+        said, words = tell(pid, command, request, options.timeout)
+        processes.append(said)
+        if not options.json:
+            print(control.printable(f"{pid}: {words}"), file=sys.stdout if said["done"] else sys.stderr)
+    if options.json:
+        print(json.dumps({"format": f"metashard-{command}/1", "processes": processes}, indent=2))
+    return 0 if all(said["done"] for said in processes) else FAILED
