@@ -312,6 +312,14 @@ def check_diff(folder, data):
     equal("two processes", (status, errors), (0, ""))
     check("figures that differ", re.search(r"^  backed_bytes +6\.0 MiB +24\.0 MiB \+18\.0 MiB$", out, re.M) is not None)
     equal("figures that do not differ are left out", "requested_bytes" in out, False)
+    status, document, errors = dump("diff", page_of(folder, job), page_of(folder, ended), "--json")
+    told = json.loads(document)
+    equal("as JSON", (status, errors, [one["pid"] for one in told["processes"]], [row for row in told["figures"] if row["name"] == "backed_bytes"]),
+          (0, "", [job.pid, ended.pid], [{"name": "backed_bytes", "a": 6 * MIB, "b": 24 * MIB}]))
+    equal("with the causes", [row for row in told["causes"] if row["name"].startswith("fallback ")], [
+        {"name": "fallback for a call that is not modelled, cuMemcpy3DPeer", "a": None, "b": {"count": 1, "bytes": 17 * MIB}}])
+    told = json.loads(dump("diff", copy, page_of(folder, job), "--json")[1])
+    equal("and nothing, of two copies", [told[kind] for kind in ("options", "figures", "blocks", "causes")], [[], [], [], []])
     check("causes that differ", re.search(r"fallback for a call that is not modelled, cuMemcpy3DPeer: 0 times, 0 B; 1 times, 17\.0 MiB$", out, re.M)
           is not None)
 
@@ -608,7 +616,7 @@ def check_usage():
               (2, "", True))
     status, out, errors = dump("--help")
     equal("help", (status, errors, out.startswith("usage: "), "Exit status: 0 " in out), (0, "", True, True))
-    for command, wanted in (("list", ["job", "json", "color", "width", "help", "version"]), ("diff", ["color", "width", "help", "version"])):
+    for command, wanted in (("list", ["job", "json", "color", "width", "help", "version"]), ("diff", ["json", "color", "width", "help", "version"])):
         out = dump(command, "--help")[1]
         equal(f"help of {command}", (re.findall(r"^  (?:-\w, )?--(\w+)", out, re.M), out.count("metashard-dump ")), (wanted, 1))
     with open("/dev/full", "w") as full:

@@ -8,6 +8,7 @@
 #include "runtime/state/explain.h"
 #include "tools/dump/line.h"
 #include "tools/dump/merge.h"
+#include "tools/json_writer.h"
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -26,6 +27,27 @@ static const char *value_text(const char *name, uint64_t value, char buffer[32])
     return buffer;
 }
 
+/* In all functions `json` is the document, or NULL for text. */
+static struct writer list_begin(struct writer *json, const char *key)
+{
+    return json != NULL ? json_begin(json, key, '[', false) : (struct writer){0};
+}
+
+static void list_end(const struct writer *json, const struct writer *list)
+{
+    if (json != NULL)
+        json_end(list, ']');
+}
+
+static void put_change(struct writer *list, const char *name, uint64_t before, uint64_t after)
+{
+    struct writer row = json_begin(list, NULL, '{', true);
+    put_string(&row, "name", name);
+    put_number(&row, "a", before);
+    put_number(&row, "b", after);
+    json_end(&row, '}');
+}
+
 static void show_change(const char *name, uint64_t before, uint64_t after)
 {
     char texts[3][32];
@@ -41,50 +63,88 @@ static bool is_same_process(const struct ms_snapshot *a, const struct ms_snapsho
            a->process.started_ns == b->process.started_ns;
 }
 
-static void show_title(const struct view *view)
+static void put_title(struct writer *list, const struct ms_snapshot *snapshot)
 {
-    for (size_t i = 0; i < 2; i++) {
-        const struct ms_snapshot *snapshot = &view->processes[i];
-        line(BOLD, "%c: process %" PRIu64 ", %s after %s: %s", "AB"[i], snapshot -> process.pid,
-             life_name(snapshot), time_text(snapshot->taken_ns), snapshot->process.command);
-    }
+    struct writer row = json_begin(list, NULL, '{', true);
+    put_number(&row, "pid", snapshot->process.pid);
+    put_string(&row, "state", life_name(snapshot));
+    put_number(&row, "taken_ns", snapshot->taken_ns);
+    put_string(&row, "command", snapshot->process.command);
+    json_end(&row, '}');
 }
 
-static size_t show_options(const struct ms_snapshot *a, const struct ms_snapshot *b)
+static void show_title(struct writer *json, const struct view *view)
 {
+    struct writer list = list_begin(json, "processes");
+    for (size_t i = 0; i < 2; i++) {
+        const struct ms_snapshot *snapshot = &view->processes[i];
+        if (json != NULL)
+            put_title(&list, snapshot);
+        else
+            line(BOLD, "%c: process %" PRIu64 ", %s after %s: %s", "AB"[i], snapshot -> process.pid,
+                 life_name(snapshot), time_text(snapshot->taken_ns), snapshot->process.command);
+    }
+    list_end(json, &list);
+}
+
+static void show_option(struct writer *json, struct writer *list, const struct ms_state_option *a,
+                        const struct ms_state_option *b)
+{
+    if (json == NULL) {
+        line(PLAIN, "  %s: %s, %s", a->name, a->value, b->value);
+        return;
+    }
+    struct writer row = json_begin(list, NULL, '{', true);
+    put_string(&row, "name", a->name);
+    put_string(&row, "a", a->value);
+    put_string(&row, "b", b->value);
+    json_end(&row, '}');
+}
+
+static size_t show_options(struct writer *json, const struct ms_snapshot *a,
+                           const struct ms_snapshot *b)
+{
+    struct writer list = list_begin(json, "options");
     size_t changes = 0;
     for (size_t i = 0; i < a->option_count; i++) {
         for (size_t k = 0; k < b->option_count; k++) {
             if (strcmp(a->options[i].name, b->options[k].name) != 0 ||
                 strcmp(a->options[i].value, b->options[k].value) == 0)
                 continue;
-            line(PLAIN, "  %s: %s, %s", a->options[i].name, a->options[i].value,
-                 b->options[k].value);
+            show_option(json, &list, &a->options[i], &b->options[k]);
             changes++;
         }
     }
+    list_end(json, &list);
     return changes;
 }
 
-static size_t show_figures(const struct ms_snapshot *a, const struct ms_snapshot *b)
+static size_t show_figures(struct writer *json, const struct ms_snapshot *a,
+                           const struct ms_snapshot *b)
 {
+    struct writer list = list_begin(json, "figures");
     size_t changes = 0;
     for (int i = 0; i < MS_FIGURE_COUNT; i++) {
         const uint64_t before = ms_snapshot_figure(a, ms_counter_names[i]);
         const uint64_t after = ms_snapshot_figure(b, ms_counter_names[i]);
         if (before == after)
             continue;
-        if (changes == 0)
+        if (json == NULL && changes == 0)
             line(DIM, "  %-26s %13s %13s %s", "figure", "A", "B", "change");
-        show_change(ms_counter_names[i], before, after);
+        if (json == NULL)
+            show_change(ms_counter_names[i], before, after);
+        else
+            put_change(&list, ms_counter_names[i], before, after);
         changes++;
     }
+    list_end(json, &list);
     return changes;
 }
 
-/* Rows of a list, as keys and values to compare. */
+/* Rows of a list, as keys and values to compare; and the figures of a value. */
 struct item {
     char key[512], value[64];
+    uint64_t figures[2];
 };
 struct items {
     struct item *list; /* NULL if out of memory; then nothing is compared */
@@ -101,9 +161,50 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct item *)a)->key, ((const struct item *)b)->key);
 }
 
-/* Frees the items. */
-static size_t show_items(struct items a, struct items b, const char *none)
+/* A list of a process. */
+struct kind {
+    const char *name, *none; /* `none`: the text of a row that a process does not have */
+    const char *figures[2];  /* their names; NULL: the value is a text alone */
+    struct items (*items_of)(const struct ms_snapshot *snapshot);
+};
+
+static void put_side(struct writer *row, const char *key, const struct kind *kind,
+                     const struct item *item)
 {
+    if (item == NULL) {
+        put_value(row, key, "null");
+    } else if (kind->figures[0] == NULL) {
+        put_string(row, key, item->value);
+    } else {
+        struct writer side = json_begin(row, key, '{', true);
+        for (size_t i = 0; i < 2; i++)
+            put_number(&side, kind->figures[i], item->figures[i]);
+        json_end(&side, '}');
+    }
+}
+
+/* One of the two may be NULL. */
+static void show_item(struct writer *list, const struct kind *kind, const struct item *a,
+                      const struct item *b)
+{
+    const char *key = a != NULL ? a->key : b->key;
+    if (list == NULL) {
+        line(PLAIN, "  %s: %s; %s", key, a != NULL ? a->value : kind->none,
+             b != NULL ? b->value : kind->none);
+        return;
+    }
+    struct writer row = json_begin(list, NULL, '{', true);
+    put_string(&row, "name", key);
+    put_side(&row, "a", kind, a);
+    put_side(&row, "b", kind, b);
+    json_end(&row, '}');
+}
+
+static size_t show_items(struct writer *json, const struct kind *kind,
+                         const struct ms_snapshot *snapshot_a, const struct ms_snapshot *snapshot_b)
+{
+    const struct items a = kind->items_of(snapshot_a), b = kind->items_of(snapshot_b);
+    struct writer list = list_begin(json, kind->name);
     size_t changes = 0;
     const bool is_good = a.list != NULL && b.list != NULL;
     if (is_good) {
@@ -112,15 +213,17 @@ static size_t show_items(struct items a, struct items b, const char *none)
     }
     for (size_t i = 0, k = 0; is_good && (i < a.count || k < b.count);) {
         const int order = i == a.count ? 1 : k == b.count ? -1 : by_key(&a.list[i], &b.list[k]);
-        const char *before = order <= 0 ? a.list[i].value : none;
-        const char *after = order >= 0 ? b.list[k].value : none;
-        if (strcmp(before, after) != 0) {
-            line(PLAIN, "  %s: %s; %s", order <= 0 ? a.list[i].key : b.list[k].key, before, after);
+        const struct item *before = order <= 0 ? &a.list[i] : NULL;
+        const struct item *after = order >= 0 ? &b.list[k] : NULL;
+        if (strcmp(before != NULL ? before->value : kind->none,
+                   after != NULL ? after->value : kind->none) != 0) {
+            show_item(json != NULL ? &list : NULL, kind, before, after);
             changes++;
         }
         i += order <= 0;
         k += order >= 0;
     }
+    list_end(json, &list);
     free(a.list);
     free(b.list);
     return changes;
@@ -152,6 +255,8 @@ static struct items tensor_items(const struct ms_snapshot *snapshot)
         snprintf(item->key, sizeof(item->key), "%s", rows[i].name);
         snprintf(item->value, sizeof(item->value), "%s, %s in memory", bytes_text(rows[i].bytes),
                  bytes_text(rows[i].present_bytes));
+        item->figures[0] = rows[i].bytes;
+        item->figures[1] = rows[i].present_bytes;
     }
     free(rows);
     return items;
@@ -169,8 +274,23 @@ static struct items cause_items(const struct ms_snapshot *snapshot)
                  cause->text[0] != '\0' ? " of " : "", cause->text);
         snprintf(item->value, sizeof(item->value), "%" PRIu64 " times, %s", cause->count,
                  bytes_text(cause->bytes));
+        item->figures[0] = cause->count;
+        item->figures[1] = cause->bytes;
     }
     return items;
+}
+
+static const struct kind blocks = {"blocks", "none", {NULL}, block_items};
+static const struct kind tensors = {"tensors", "none", {"bytes", "memory_bytes"}, tensor_items};
+static const struct kind causes = {"causes", "0 times, 0 B", {"count", "bytes"}, cause_items};
+
+static size_t show_differences(struct writer *json, const struct view *view)
+{
+    const struct ms_snapshot *a = &view->processes[0], *b = &view->processes[1];
+    show_title(json, view);
+    const size_t changes = show_options(json, a, b) + show_figures(json, a, b);
+    return changes + show_items(json, is_same_process(a, b) ? &blocks : &tensors, a, b) +
+           show_items(json, &causes, a, b);
 }
 
 int run_diff(const struct options *options)
@@ -180,14 +300,14 @@ int run_diff(const struct options *options)
         return USAGE;
     if (!view_open(&view, options, false))
         return BAD;
-    const struct ms_snapshot *a = &view.processes[0], *b = &view.processes[1];
-    show_title(&view);
-    size_t changes = show_options(a, b) + show_figures(a, b);
-    changes += is_same_process(a, b) ? show_items(block_items(a), block_items(b), "none")
-                                     : show_items(tensor_items(a), tensor_items(b), "none");
-    changes += show_items(cause_items(a), cause_items(b), "0 times, 0 B");
-    if (changes == 0)
+    if (options->json != NULL) {
+        struct writer document = json_document(stdout);
+        put_string(&document, "format", "metashard-diff/1");
+        show_differences(&document, &view);
+        json_document_end(&document);
+    } else if (show_differences(NULL, &view) == 0) {
         line(PLAIN, "  nothing differs");
+    }
     view_close(&view);
     return GOOD;
 }

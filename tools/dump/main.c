@@ -7,7 +7,7 @@ static const char usage[] =
     "       metashard-dump metrics [--job JOB]\n"
     "       metashard-dump show [PID|FILE... | --job JOB] [--json | --events | --brief]\n"
     "       metashard-dump show [PID|FILE... | --job JOB] [--html OUT] [--trace OUT]\n"
-    "       metashard-dump diff PID|FILE PID|FILE\n"
+    "       metashard-dump diff PID|FILE PID|FILE [--json]\n"
     "       metashard-dump --help | --version\n"
     "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
 
@@ -40,7 +40,7 @@ static const struct command commands[] = {
 };
 
 static const struct row rows[] = {
-    {TO(json), no_argument, LIST | SHOW},
+    {TO(json), no_argument, LIST | SHOW | DIFF},
     {TO(events), no_argument, SHOW},
     {TO(brief), no_argument, SHOW},
     {TO(job), required_argument, LIST | SHOW | METRICS},

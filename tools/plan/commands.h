@@ -8,7 +8,7 @@
 struct options {
     struct words words;
     const char *strategy, *mesh, *rules, *world, *output; /* make; some of the others too */
-    const char *json;                                     /* any text; check, explain, estimate */
+    const char *json;                                     /* any text; not make, send */
     const char *rank;                                     /* explain */
     const char *ranks;                                    /* check; any text */
     const char *memory;                                   /* fit */

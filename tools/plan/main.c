@@ -8,8 +8,8 @@ static const char usage[] =
     "       metashard-plan estimate CHECKPOINT --world N [--strategy S] [--json]\n"
     "       metashard-plan check PLAN [CHECKPOINT] [--json] [--ranks]\n"
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
-    "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB\n"
-    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]\n"
+    "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB [--json]\n"
+    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S] [--json]\n"
     "       metashard-plan send PLAN --to SOCKET [--timeout SECONDS]\n"
     "       metashard-plan --help | --version\n";
 
@@ -58,7 +58,7 @@ static const struct row rows[] = {
     {TO(world), required_argument, MAKE | ESTIMATE},
     {TO(output), required_argument, MAKE, 'o'},
     {TO(rank), required_argument, EXPLAIN},
-    {TO(json), no_argument, CHECK | EXPLAIN | ESTIMATE},
+    {TO(json), no_argument, CHECK | EXPLAIN | ESTIMATE | FIT},
     {TO(ranks), no_argument, CHECK},
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},

@@ -360,13 +360,40 @@ static bool measure_in_place(const struct opened *opened, struct in_place_needs 
     return is_measured;
 }
 
+static void put_fit(uint64_t memory, uint32_t world, uint64_t most,
+                    const struct in_place_needs *in_place)
+{
+    struct writer document = json_document(stdout);
+    put_value(&document, "fits", "%s", most <= memory ? "true" : "false");
+    put_number(&document, "memory_bytes", memory);
+    put_number(&document, "world_size", world);
+    put_number(&document, "bytes", most);
+    if (most <= memory)
+        put_number(&document, "in_place_bytes", in_place->bytes);
+    json_document_end(&document);
+}
+
+static void print_fit(uint64_t memory, uint32_t world, uint64_t most,
+                      const struct in_place_needs *in_place)
+{
+    if (most > memory) {
+        printf("does not fit: %" PRIu64 " bytes on rank 0 of %" PRIu32 " ranks\n", most, world);
+        return;
+    }
+    printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes, for a program that copies its part out\n",
+           world, most);
+    printf("in place, enforced: %" PRIu64 " bytes, in granules of 2 MiB%s\n", in_place->bytes,
+           in_place->bytes > memory ? ": that does not fit" : "");
+}
+
 /* `file` is the plan, for faults. */
-static int fit(const struct opened *opened, uint64_t memory, const char *file)
+static int fit(const struct options *options, const struct opened *opened, uint64_t memory,
+               const char *file)
 {
     const struct ms_mesh *mesh = &opened->plan->mesh;
     uint32_t low = 0, high = 1;
     uint64_t most = UINT64_MAX;
-    struct in_place_needs in_place;
+    struct in_place_needs in_place = {0};
     const uint32_t limit = MS_WORLD_MAX / mesh->stride[0];
     if (!ms_plan_resize(opened->plan, 0, 1)) {
         fprintf(stderr, "%s: tensors: expected no ranges, which are for one world only\n", file);
@@ -380,20 +407,14 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
         const uint32_t middle = low + (high - low) / 2;
         *(fits(opened, middle, memory, &most) ? &high : &low) = middle;
     }
-    if (!fits(opened, high, memory, &most)) {
-        printf("does not fit: %" PRIu64 " bytes on rank 0 of %" PRIu32 " ranks\n", most,
-               opened->plan->mesh.world);
-        return BAD;
-    }
-    if (!measure_in_place(opened, &in_place)) {
+    const bool is_found = fits(opened, high, memory, &most);
+    if (is_found && !measure_in_place(opened, &in_place)) {
         fputs("metashard-plan: out of memory\n", stderr);
         return BAD;
     }
-    printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes, for a program that copies its part out\n",
-           opened->plan->mesh.world, most);
-    printf("in place, enforced: %" PRIu64 " bytes, in granules of 2 MiB%s\n", in_place.bytes,
-           in_place.bytes > memory ? ": that does not fit" : "");
-    return GOOD;
+    (options->json != NULL ? put_fit : print_fit)(memory, opened->plan->mesh.world, most,
+                                                  &in_place);
+    return is_found ? GOOD : BAD;
 }
 
 /* Fits the plan over the tensors that it declares, or over a checkpoint. */
@@ -412,7 +433,7 @@ static int fit_plan(const struct options *options, uint64_t memory)
                 "%s: tensors: no entry declares a tensor; expected a checkpoint beside it\n",
                 options->words.files[0]);
     else
-        status = fit(&opened, memory, options->words.files[0]);
+        status = fit(options, &opened, memory, options->words.files[0]);
     opened_close(&opened);
     return status;
 }
@@ -427,7 +448,7 @@ static int fit_checkpoint(const struct options *options, uint64_t memory)
         return status;
     status = BAD;
     if (ms_plan_parse(text, strlen(text), "plan", &opened.plan, &fault))
-        status = fit(&opened, memory, options->words.files[0]);
+        status = fit(options, &opened, memory, options->words.files[0]);
     else
         fprintf(stderr, "%s\n", fault.text);
     free(text);

@@ -461,6 +461,10 @@ def check_fit_plans(plans):
     document["tensors"].insert(0, {"name": "a", "dtype": "U8", "shape": [100], "placements": [{"shard": 0}]})
     plan = plans.write("fit.json", document)
     expect("world: 4" in plans.good("fit", plan, "--memory", "30B"), "declared")
+    told = json.loads(plans.good("fit", plan, "--memory", "30B", "--json"))
+    expect(told == {"fits": True, "memory_bytes": 30, "world_size": 4, "bytes": 25, "in_place_bytes": 100}, f"{told}")
+    status, out, error = plans.run("fit", path, "--memory", "0B", "--json")
+    expect(status == 1 and not json.loads(out)["fits"] and error == "", f"{status} {out} {error}")
     ranges = {"format": "metashard-plan/1", "world_size": 1, "tensors": [{"name": "a", "ranges": [[[0, 9]]]}]}
     status, out, error = plans.run("fit", plans.write("fit.json", ranges), path, "--memory", "30B")
     expect(status == 1 and out == "" and error.startswith(f"{plan}: tensors: "), f"{status} {out} {error}")
@@ -536,8 +540,8 @@ def check_help(plans):
                                     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]"], out)
     expect("metashard-plan fit" not in out and all(f"{name}: " in out for name in ("fsdp2", "fsdp1", "zero3", "tp", "replicate")), out)
     _, out, _ = plans.run("fit", "--help")
-    expect(out.splitlines()[:3] == ["usage: metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB",
-                                    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]", ""], out)
+    expect(out.splitlines()[:3] == ["usage: metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB [--json]",
+                                    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S] [--json]", ""], out)
 
 
 def check_usage(plans):
