@@ -120,6 +120,24 @@ def check_words():
         equal(f"{' '.join(words)} is answered in one line", metashard(*words), (2, "", said + "\n"))
 
 
+def check_scripts():
+    """Tools that need neither a build nor this package have one front end of their own (tools/tool_options.py)."""
+    tools = os.path.join(SOURCE, "tools")
+    scripts = {"verify": "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')",
+               "check-torch": "import sys; from torch_check import command; del sys.argv[1]; sys.exit(command.main(sys.argv[1:], 'V'))"}
+    for name, code in scripts.items():
+        def tool(*arguments):
+            done = subprocess.run([sys.executable, "-c", code, os.path.join(tools, name, f"metashard-{name}"), *arguments], capture_output=True,
+                                  text=True, check=False, timeout=60, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1",
+                                                                           "PYTHONPATH": f"{tools}:{os.path.join(tools, 'check_torch')}"})
+            return done.returncode, done.stdout, done.stderr
+        for word, said in (("--hlep", "--hlep is no option; did you mean --help?"), ("--josn", "--josn is no option; did you mean --json?"),
+                           ("--zzzzzz", f"--zzzzzz is no option; metashard-{name} --help lists them"), ("--json=x", "expected no value behind --json")):
+            equal(f"metashard-{name} {word}", tool(word), (2, "", f"metashard-{name}: {said}\n"))
+        equal(f"metashard-{name} -h", tool("-h"), tool("--help"))
+        check(f"metashard-{name} explains its options", tool("-h")[1].startswith(f"usage: metashard-{name} ") and "\n  --json  " in tool("-h")[1], tool("-h"))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         check_doctor(folder)
@@ -127,6 +145,7 @@ def main():
         check_mistakes(folder)
     check_header()
     check_words()
+    check_scripts()
     return end()
 
 

@@ -25,7 +25,7 @@ from tool_table import table  # noqa: E402
 # Files that belong to a tool beside the program, its manual page and its completions.
 BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metashard/plan-schema.json"},
           "metashard-dump": {"{datadir}/metashard/state-schema.json"}, "metashard-verify": set(), "metashard-check-torch": set()}
-FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
+FILES = {"{datadir}/metashard/tool_options.py", "{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
          "{datadir}/metashard/kernel-rules.txt", "{mandir}/man3/metashard.3", "{mandir}/man7/metashard.7"}
 MODULES = os.path.join(SOURCE, "tools", "check_torch", "torch_check")
 FILES |= {"{datadir}/metashard/torch_check/" + name for name in os.listdir(MODULES) if name.endswith(".py")}

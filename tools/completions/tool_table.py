@@ -6,6 +6,9 @@ import os
 import re
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import tool_options  # noqa: E402
+
 COMMAND = re.compile(r'\{"([\w-]+)", (\w+), run_\w+, (\d+), (\w+)\}')
 OPTION = re.compile(r"\{TO\((\w+)\), (no|required|optional)_argument, ([^{},]+)(?:, '(\w)')?\}")
 VALUE = r"\w(?:[\w|=,]*\w)?"
@@ -82,8 +85,8 @@ class Script(Table):
         super().__init__(lines[1])
         self.commands = [ALONE]
         self.operands[ALONE] = set(re.findall(r"\[?\b([A-Z]+)\b", re.sub(r"\[--[^]]*\]", "", lines[2].split("\n")[0])))
-        for name, value in re.findall(r"^  --([\w-]+)(?: ([A-Z]+))?  ", lines[3], re.M):
-            self.options[name] = (bool(value), {ALONE}, None)
+        for letter, name, value in tool_options.OPTION.findall(lines[3]):
+            self.options[name] = (bool(value), {ALONE}, letter or None)
             self.values.update({name: value} if value else {})
         said = set(re.findall(r"--([\w-]+)", lines[2]))
         if said != set(self.options):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """command.py VERIFY PROGRAM KERNELS SHIM PLANTED COMPARE: what metashard-verify says of commands, and its exit status. TAP."""
 import glob
+import json
 import os
 import re
 import shlex
@@ -28,13 +29,13 @@ class Commands:
     def job(self, scenario, data="data"):
         return [PROGRAM, KERNELS, scenario, os.path.join(self.folder, data)]
 
-    def start(self, command, preload=SHIM, **settings):
-        return subprocess.Popen([sys.executable, VERIFY, "--preload", preload, "--", *command], text=True,
+    def start(self, command, *options, preload=SHIM, **settings):
+        return subprocess.Popen([sys.executable, VERIFY, "--preload", preload, *options, "--", *command], text=True,
                                 env=dict(self.environment, **settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def check(self, name, command, status, *texts, preload=SHIM, **settings):
         """The sentence is one line of the program's own, the last."""
-        process = self.start(command, preload, **settings)
+        process = self.start(command, preload=preload, **settings)
         _, error = process.communicate(timeout=120)
         lines = [line for line in error.splitlines() if line.startswith("metashard-verify: ")]
         good = process.returncode == status and len(lines) == 1 and error.endswith(lines[0] + "\n")
@@ -62,6 +63,11 @@ def check_sums(commands):
 
 def check_statuses(commands):
     several = commands.job("several")
+    process = commands.start(commands.script("echo said; {job}; exit 3", job=several), "--json")
+    out, error = process.communicate(timeout=120)
+    check("as JSON", (process.returncode, json.loads(out)) == (3, {
+        "format": "metashard-verify/1", "processes": 1, "ranges": 8, "bytes": 64 << 20, "differing_ranges": 0, "left_out_bytes": 0, "not_ended": 0,
+        "command_status": 3}) and "said\n" in error, f"{process.returncode}\n{out}\n{error}")
     failing = commands.script("{job}; exit 3", job=several)
     commands.check("the command fails", failing, 3, "0 differ; nothing was left out; the command's exit status is 3$")
     failing = commands.script("{job}; exit 3", job=commands.job("order"))

@@ -25,7 +25,7 @@ import torch_folder as made
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 MODULES = os.path.join(SOURCE, "tools", "check_torch")
-sys.path[:0] = [os.path.join(SOURCE, "tests", "harness"), MODULES, os.path.join(SOURCE, "tests", "frameworks", "torch")]
+sys.path[:0] = [os.path.join(SOURCE, "tests", "harness"), os.path.join(SOURCE, "tools"), MODULES, os.path.join(SOURCE, "tests", "frameworks", "torch")]
 import check_machine_code as code  # noqa: E402
 import wheels  # noqa: E402
 from tap import check, end, expect, run  # noqa: E402
@@ -49,7 +49,7 @@ class Tool:
         self.count += 1
         place = os.path.join(self.folder, str(self.count))
         made.write(place, {**made.GOOD, **files})
-        settings = {**os.environ, "METASHARD_TORCH_CHECKS": os.path.join(self.folder, "checks"), "PYTHONPATH": MODULES}
+        settings = {**os.environ, "METASHARD_TORCH_CHECKS": os.path.join(self.folder, "checks"), "PYTHONPATH": os.path.join(SOURCE, "tools") + ":" + MODULES}
         with subprocess.Popen([sys.executable, "-c", COMMAND, "--without-code", place], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, env=settings) as process:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: metashard-check-torch [--without-code] [--nvdisasm FILE] [FOLDER]
+"""usage: metashard-check-torch [--without-code] [--nvdisasm FILE] [--json] [FOLDER]
        metashard-check-torch --help | --version
 
 Checks the PyTorch of this Python, or the one in FOLDER (that has lib/libtorch_cuda.so): may its kernels be recorded, as the
@@ -8,14 +8,19 @@ result is kept in a file that MetaShard reads (METASHARD_TORCH_CHECKS). No kerne
 
   --without-code   believes names and the layouts of parameters, and does not read machine code
   --nvdisasm FILE  the disassembler (that of Triton, of the package nvidia-cuda-nvdisasm, or in PATH)
-  --help           prints this
+  --json           prints one JSON document, and everything else on standard error
+  -h, --help       prints this
   --version        prints the version
 
 The exit status is 0 if all holds; 1 if something does not, which is said; 2 if nothing could be checked, because something is
 missing, a file is malformed, or four hours were not enough."""
 import collections
+import contextlib
+import json
 import signal
 import sys
+
+import tool_options
 
 from . import compression, disassembly, fatbin, kept, library, machine_code, promises
 from .untrusted import Malformed, printable
@@ -23,7 +28,6 @@ from .untrusted import Malformed, printable
 DIFFERS, NOT_CHECKED = 1, 2
 HOURS = 4  # all of PyTorch takes a few minutes
 PREFERRED = 90  # which all wheels have
-FLAGS = ("--without-code", "--help", "--version")
 
 
 class Fault(Exception):
@@ -49,20 +53,12 @@ def say(text):
     print(printable(f"metashard-check-torch: {text}"), file=sys.stderr, flush=True)
 
 
-def parse(arguments):
+def parse(arguments, version):
     """{option: value}, with FOLDER as one"""
-    found = {}
-    while arguments:
-        word, equals, value = arguments.pop(0).partition("=")
-        if word == "--nvdisasm" and (equals or arguments):
-            found[word] = value if equals else arguments.pop(0)
-        elif word in FLAGS and not equals:
-            found[word] = True
-        elif not word.startswith("-") and "FOLDER" not in found:
-            found["FOLDER"] = word + equals + value
-        else:
-            raise Fault(f"{word} is not understood; see --help")
-    return found
+    found, words, rest = tool_options.parse(__doc__, version, arguments)
+    if len(words + rest) > 1:
+        tool_options.stop(__doc__, f"expected one FOLDER, found {' '.join(words + rest)}")
+    return {**found, **({"FOLDER": (words + rest)[0]} if words + rest else {})}
 
 
 def architecture_of(path):
@@ -84,28 +80,31 @@ def check(torch, options, findings):
     kernels = fatbin.kernels(path, architecture)
     _, matched = promises.check(findings, torch, rules, kernels)
     recorded = promises.classes(rules, matched)
-    counts = ", ".join(f"{count:,} {class_}" for class_, count in sorted(collections.Counter(recorded.values()).items()))
+    classes = dict(sorted(collections.Counter(recorded.values()).items()))
+    counts = ", ".join(f"{count:,} {class_}" for class_, count in classes.items())
     print(f"{len(kernels):,} kernels for sm_{architecture}, of which rules name {len(recorded):,}: {counts or 'none'}", flush=True)
     if nvdisasm is not None:
         print("reading their machine code, which takes a few minutes", flush=True)
         machine_code.check(findings, nvdisasm, path, architecture, recorded)
-    return text.encode()
+    return text.encode(), {"architecture": architecture, "kernels": len(kernels), "recorded": classes}
 
 
 def run(options):
+    """(the exit status, what --json prints)"""
     torch = library.Torch(options["FOLDER"]) if "FOLDER" in options else library.installed()
     build_id, target = torch.build_id(), kept.default_path()
     print(printable(f"PyTorch {torch.version}, build-id {build_id or 'none'}, in {torch.folder}"), flush=True)
     if not build_id:
         raise Fault("its libtorch_cuda.so has no build-id, by which it could be known again: link it with --build-id")
     findings = Findings()
-    rules = check(torch, options, findings)
+    rules, told = check(torch, options, findings)
+    document = {"format": "metashard-check-torch/1", "version": torch.version, "build_id": build_id, **told, "wrong": findings.wrong}
     kept.keep(target, build_id, rules, torch.version, findings.wrong == 0)
     if findings.wrong > 0:
         print("its kernels are not as the rules need them: MetaShard runs them at once, and is right")
-        return DIFFERS
+        return DIFFERS, document
     print(f"all is as the rules need it, which is kept in {target}: MetaShard records kernels of this PyTorch from now on")
-    return 0
+    return 0, document
 
 
 def give_up(*_):
@@ -114,13 +113,14 @@ def give_up(*_):
 
 def main(arguments, version):
     try:
-        options = parse(list(arguments))
-        if "--help" in options or "--version" in options:
-            print(__doc__ if "--help" in options else f"metashard-check-torch {version}")
-            return 0
+        options = parse(arguments, version)
         signal.signal(signal.SIGALRM, give_up)
         signal.alarm(HOURS * 3600)
-        return run(options)
+        with contextlib.redirect_stdout(sys.stderr if "--json" in options else sys.stdout):
+            status, document = run(options)
+        if "--json" in options:
+            print(json.dumps(document))
+        return status
     except MemoryError:
         say("there is not enough memory")
         return NOT_CHECKED
