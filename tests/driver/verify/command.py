@@ -75,6 +75,11 @@ def check_statuses(commands):
                    PLANT="order", **FAULT)
     commands.check("a signal ends it", ["sh", "-c", "kill -9 $$"], 137, "nothing was compared: .* exit status is 137$")
     commands.check("no CUDA", ["true"], 2, "nothing was compared: no process allocates device memory")
+    # The dynamic linker looks where the simulated driver is not: a real one is one, too.
+    found = subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"], env={"PATH": os.environ["PATH"]},
+                           stderr=subprocess.DEVNULL)
+    if found.returncode != 0:
+        commands.check("no driver", ["true"], 2, r"nothing was compared: there is no CUDA driver here \(libcuda\.so\.1\)$", LD_LIBRARY_PATH="")
     commands.check("nothing is large enough", several, 2, "nothing was compared: nothing was deferred: ",
                    METASHARD_MIN_BYTES="1G")
     commands.check("all is left out", several, 2, "nothing was compared: all [0-9.]+ MiB of 1 process was left out$",
