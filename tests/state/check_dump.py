@@ -336,8 +336,8 @@ def check_settled(folder):
     with open(path, "wb") as file:
         file.write(make_page.page(parts))
     lines = [" ".join(line.split()) for line in dump("show", path)[1].splitlines()]
-    at = lines.index("settled 5.0 MiB of 14 allocations, 3 times")
-    equal("show tells what was settled, when and why", lines[at + 1:at + 3],
+    at = lines.index("ending 5.0 MiB of 14 allocations, 3 times")
+    equal("show tells what was loaded when loading ended, when and why", lines[at + 1:at + 3],
           ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
 
 

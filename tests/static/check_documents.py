@@ -162,6 +162,18 @@ def check_places():
     return count
 
 
+# Words of those who write MetaShard, in pages for users.
+OWN_WORDS = re.compile(r"\b(?:settl\w+|parked|steps? aside|if nothing is said|"
+                       r"(?:comes?|came|brought|brings?) (?:it |them )?into memory)\b", re.I)
+SHOWN = re.compile(r"^\.Bd -literal.*?^\.Ed$", re.M | re.S)  # output, in a manual page
+
+
+def check_words(page, text):
+    sentences = re.sub(r"\]\([^)]*\)|`[^`]*`", "", SHOWN.sub("", without_code(text)))
+    for found in OWN_WORDS.findall(" ".join(sentences.split())):
+        faults.append(f"{os.path.relpath(page, SOURCE)}: a reader has another word for: {found}")
+
+
 GROUPS = ["Added", "Changed", "Fixed", "Removed"]
 LONGEST_CHANGE = 160
 # Words of those who write MetaShard; a reader has others.
@@ -198,6 +210,8 @@ def main():
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")))]
     manuals = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))
     links = quoted = promises = 0
+    for page in [*(os.path.join(SOURCE, page) for page in USERS), *glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")), *manuals]:
+        check_words(page, read(page))
     for page in documents + manuals:
         promises += check_contract(page, read(page))
     rows = check_exceptions()

@@ -83,14 +83,14 @@ static void show_self_checks(const struct ms_snapshot *snapshot)
     }
 }
 
-/* Shows the settled bytes, with time and reason. */
+/* Shows the bytes that were loaded when loading ended, with time and reason. */
 static void show_settled(const struct ms_snapshot *snapshot)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < snapshot->cause_count; i++)
         bytes += snapshot->causes[i].kind == MS_EVENT_SETTLE ? snapshot->causes[i].bytes : 0;
     if (ms_snapshot_figure(snapshot, "settles") > 0)
-        line(PLAIN, "  %-10s %12s   of %" PRIu64 " allocations, %" PRIu64 " times", "settled",
+        line(PLAIN, "  %-10s %12s   of %" PRIu64 " allocations, %" PRIu64 " times", "ending",
              bytes_text(bytes), ms_snapshot_figure(snapshot, "settled_allocations"),
              ms_snapshot_figure(snapshot, "settles"));
     for (size_t i = 0; i < snapshot->cause_count; i++) {
