@@ -36,5 +36,17 @@ static CUresult prepare_unload(CUlibrary library)
     return result;
 }
 
-MS_PREPARED(cuModuleUnload, prepare_unload(NULL), (CUmodule hmod), (hmod))
-MS_PREPARED(cuLibraryUnload, prepare_unload(library), (CUlibrary library), (library))
+#define UNLOADS(symbol, library, parameters, arguments) \
+    CUresult symbol parameters                          \
+    {                                                   \
+        MS_ENTER(#symbol);                              \
+        atomic_fetch_add(&ms_parameters_unloads, 1);    \
+        CUresult result = prepare_unload(library);      \
+        if (result == CUDA_SUCCESS)                     \
+            result = MS_REAL(symbol) arguments;         \
+        atomic_fetch_sub(&ms_parameters_unloads, 1);    \
+        return result;                                  \
+    }
+
+UNLOADS(cuModuleUnload, NULL, (CUmodule hmod), (hmod))
+UNLOADS(cuLibraryUnload, library, (CUlibrary library), (library))

@@ -12,6 +12,7 @@
 #include "runtime/fill/replay.h"
 #include "runtime/fill/reuse.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/kernel/parameters.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/parked.h"
@@ -63,12 +64,14 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
     return result;
 }
 
-/* A launch can only be replayed in its own context, and parked bytes only on their own device. */
+/* A launch can only be replayed in its own context, while its code is loaded, and parked bytes only
+ * on their own device. */
 static bool may_move(const struct copy *copy, const struct ms_content *content)
 {
     if (content->kind == MS_PARKED)
         return copy->destination->device == content->parked->device;
-    return content->kind != MS_LAUNCHED || copy->destination->context == content->recorded->context;
+    return content->kind != MS_LAUNCHED ||
+           (copy->destination->context == content->recorded->context && !ms_parameters_may_go());
 }
 
 /* Copies parked bytes straight to the destination, so that they are not in memory three times.

@@ -6,6 +6,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 
+_Atomic uint32_t ms_parameters_unloads;
+
 enum { MAX_PARAMS = 4096 };
 
 /* One known handle. A forgotten handle keeps its slot, so that probing goes on. */

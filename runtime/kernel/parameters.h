@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +44,18 @@ bool ms_parameters_has_word(const struct ms_param_layout *layout, size_t offset)
 
 /* Remembers that the handle is a CUkernel of that library. */
 void ms_parameters_add_kernel(CUkernel kernel, CUlibrary library);
+
+/*
+ * How many calls are about to unload code. Such a call brings the results of all recorded launches
+ * into memory, allocation by allocation. Meanwhile no thread may copy such a result by its record,
+ * or record a launch over one: the record might come to an allocation that was looked at already.
+ * To be asked under the claims of the allocations, for which the call waits.
+ */
+extern _Atomic uint32_t ms_parameters_unloads;
+static inline bool ms_parameters_may_go(void)
+{
+    return atomic_load(&ms_parameters_unloads) > 0;
+}
 
 /* After code was unloaded: forgets all layouts, and the kernels of `library` (may be NULL). */
 void ms_parameters_forget(CUlibrary library);

@@ -746,6 +746,18 @@ MS_TEST_BETWEEN(start, end, a_copy_of_launched_bytes_moves_lineage_in_its_contex
     CHECK(bytes_of(destination)[0] == 7 && bytes_of(destination)[4 * G - 1] == 7);
 }
 
+/* Who unloads it may have looked at the destination already. */
+MS_TEST_BETWEEN(start, end, no_lineage_of_launched_bytes_moves_while_code_is_unloaded)
+{
+    set_launched();
+    atomic_fetch_add(&ms_parameters_unloads, 1);
+    must_copy(destination->address, source->address + G, 4 * G);
+    atomic_fetch_sub(&ms_parameters_unloads, 1);
+    CHECK_EQ(launches, 1);
+    CHECK(at(destination, 3).kind == MS_RESIDENT && at(source, 1).cached);
+    CHECK(bytes_of(destination)[0] == 7 && bytes_of(destination)[4 * G - 1] == 7);
+}
+
 /* So that it is launched once for all copies. */
 MS_TEST_BETWEEN(start, end, a_copy_of_launched_bytes_to_memory_launches_once)
 {

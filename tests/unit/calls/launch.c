@@ -1736,6 +1736,16 @@ MS_TEST_BETWEEN(start, end, the_deeper_one_of_what_was_there_and_of_the_input_co
     CHECK(recorded_at(one, 0)->depth == 7 && recorded_at(one, 0)->input_depth == 1);
 }
 
+/* Who unloads it may have looked at the block already. */
+MS_TEST_BETWEEN(start, end, no_launch_is_recorded_while_code_is_unloaded)
+{
+    atomic_fetch_add(&ms_parameters_unloads, 1);
+    check_forwarded(PUT, one->address, 5);
+    atomic_fetch_sub(&ms_parameters_unloads, 1);
+    fill(one, 0, BYTES);
+    check_recorded(PUT, one->address, 5);
+}
+
 /* In the block that is written, in the input, and below launches there. */
 MS_TEST_BETWEEN(start, end, a_launch_knows_whether_bytes_of_files_are_below)
 {
