@@ -71,7 +71,8 @@ static bool may_move(const struct copy *copy, const struct ms_content *content)
     if (content->kind == MS_PARKED)
         return copy->destination->device == content->parked->device;
     return content->kind != MS_LAUNCHED ||
-           (copy->destination->context == content->recorded->context && !ms_parameters_may_go());
+           (copy->destination->context == content->recorded->context &&
+            !ms_parameters_is_unloading());
 }
 
 /* Copies parked bytes straight to the destination, so that they are not in memory three times.

@@ -251,7 +251,7 @@ static bool record_in(const struct ms_part *out, const struct input *in,
                       const struct ms_arguments *arguments)
 {
     const struct ms_part *part = in != NULL ? &in->part : NULL;
-    if (ms_parameters_may_go() || out->begin >= out->end ||
+    if (ms_parameters_is_unloading() || out->begin >= out->end ||
         (part != NULL && part->begin >= part->end) ||
         !ms_carve_is_block(out->allocation, out->begin, out->end) ||
         ms_lineage_any(ms_allocation_lineage(out->allocation), out->begin, out->end,

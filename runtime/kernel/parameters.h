@@ -52,7 +52,7 @@ void ms_parameters_add_kernel(CUkernel kernel, CUlibrary library);
  * To be asked under the claims of the allocations, for which the call waits.
  */
 extern _Atomic uint32_t ms_parameters_unloads;
-static inline bool ms_parameters_may_go(void)
+static inline bool ms_parameters_is_unloading(void)
 {
     return atomic_load(&ms_parameters_unloads) > 0;
 }
