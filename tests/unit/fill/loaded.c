@@ -546,6 +546,18 @@ MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
     check_place(1);
 }
 
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, small_snapshots_are_not_shared)
+{
+    for (size_t bytes = LEAST - 1; bytes <= LEAST; bytes++) {
+        struct ms_host_snapshot *snapshot = ms_host_snapshot_create(bytes, MS_SNAPSHOT_ANY);
+        struct ms_source *source = ms_host_snapshot_source(snapshot);
+        const struct ms_content content = {.kind = MS_SOURCE, .source = source};
+        ms_reuse_note(&(struct ms_copied){&content, places[0], 0, places[1], 0, 100});
+        CHECK_EQ(ms_host_snapshot_is_shared(source), bytes == LEAST);
+        ms_host_snapshot_drop(snapshot);
+    }
+}
+
 /* A copy to bytes that are in memory gets them from the host, once. */
 MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_is_sent_past_its_place_once)
 {
