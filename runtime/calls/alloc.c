@@ -153,27 +153,18 @@ bool ms_alloc_may_defer(size_t bytes, struct ms_promise *promise_out)
            can_map_memory(promise_out->device);
 }
 
-/* Ends what begin() began. The order matters: no copy may pass before unexamined calls count. */
-static void end(void)
-{
-    ms_examining_end();
-    atomic_fetch_sub(&ms_hot.owned, 1);
-}
-
 /* Returns false if the driver must serve the allocation, because the self-check or queued work
- * (examining.h) forbids deferral. True: end() must follow. Copies look at ms_hot.owned alone
- * (ms_is_quiet_for_copies), so the allocation counts there before it exists. */
+ * (examining.h) forbids deferral. True: ms_examining_end() must follow. */
 static bool begin(const struct ms_promise *promise)
 {
     if (!ms_selfcheck_allows(promise->context, promise->device))
         return false;
     if (ms_driver_any_is_pageable())
         ms_examining_expect();
-    atomic_fetch_add(&ms_hot.owned, 1);
     ms_examining_begin();
     if (ms_examining_is_complete(promise->context, promise->device))
         return true;
-    end();
+    ms_examining_end();
     ms_why_fall_back(MS_REASON_UNEXAMINED, promise->bytes, NULL);
     return false;
 }
@@ -228,7 +219,7 @@ bool ms_alloc_promise(struct ms_promise *promise, ms_promise_maker *make, void *
     if (!begin(promise))
         return false;
     const bool is_answered = keep(promise, make, argument, result_out);
-    end();
+    ms_examining_end();
     return is_answered;
 }
 

@@ -28,7 +28,7 @@ struct ms_hot {
     /* The number of allocations with a byte that is not resident, and the bit MS_HOT_COUNTED. */
     _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred;
     _Atomic uint32_t gated;        /* 1: work that can wait for the host or for memory was queued */
-    _Atomic uint32_t owned;        /* allocations, and those that are being made */
+    _Atomic uint32_t owned;        /* allocations, and what has calls examined */
     _Atomic uint32_t gated_copies; /* a copy of gated, for one load with owned; may be set later */
     _Atomic uint32_t started;
     _Atomic uint32_t captures;      /* stream captures in progress */
@@ -112,9 +112,11 @@ static inline void ms_examining_missed(void)
     atomic_fetch_add(&ms_hot.unexamined, 1);
 }
 
-/* Something is deferred, or about to be: calls are examined until the matching end. */
+/* Something is deferred, or about to be: calls are examined until the matching end. Copies look at
+ * `owned` alone (ms_is_quiet_for_copies), and the last allocation may go meanwhile. */
 static inline void ms_examining_begin(void)
 {
+    atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
 }
 
@@ -127,6 +129,7 @@ static inline void ms_examining_end(void)
         if ((now & ~MS_HOT_COUNTED) == 1)
             ms_examining_missed();
     } while (!atomic_compare_exchange_strong(&ms_hot.deferred, &now, now - 1));
+    atomic_fetch_sub(&ms_hot.owned, 1);
 }
 
 #endif

@@ -176,7 +176,7 @@ bool ms_space_add(struct ms_allocation *allocation)
     count_promised(allocation, 1);
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
-    atomic_fetch_add(&ms_hot.deferred, 1);
+    ms_examining_begin();
     ms_lock_drop(&ms_space_lock);
     return true;
 }

@@ -940,6 +940,22 @@ MS_TEST_AFTER(start, copies_are_examined_while_an_allocation_is_made)
     atomic_store(&ms_hot.gated_copies, 0);
 }
 
+/* As while another thread suspends: the shim owns nothing any more, but what it was told of queued
+ * work still counts. */
+MS_TEST_AFTER(start, copies_are_examined_while_calls_are_and_nothing_is_owned)
+{
+    CUdeviceptr address;
+    CUresult result;
+    atomic_store(&ms_hot.gated_copies, 1);
+    CHECK(allocate(&address));
+    ms_examining_begin();
+    CHECK(ms_alloc_free(address, &result));
+    CHECK(!ms_is_quiet_for_copies());
+    ms_examining_end();
+    CHECK(ms_is_quiet_for_copies());
+    atomic_store(&ms_hot.gated_copies, 0);
+}
+
 MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
 {
     CUdeviceptr address;
