@@ -12,9 +12,6 @@ enum { PLACES = 1024, WAITING = 4096 };
 /* A new place is compared with so many: for each piece of a copy, two places wait. */
 enum { LATEST = 4 };
 
-/* Two places become one if fewer bytes lie between them. */
-enum { NEAR = 16 << 10 };
-
 static struct {
     struct ms_lock lock;
     struct ms_loaded_place loaded[PLACES], waiting[WAITING];
@@ -64,7 +61,7 @@ static struct ms_loaded_place *near_locked(const struct ms_loaded_place *place,
     for (size_t age = 1; age <= LATEST; age++) {
         struct ms_loaded_place *other = &places[(next - age) % (is_there ? PLACES : WAITING)];
         const struct ms_range common = overlap(place, other);
-        if (is_in_line(place, other) && common.begin < common.end + NEAR)
+        if (is_in_line(place, other) && common.begin < common.end + MS_LOADED_NEAR)
             return other;
     }
     return NULL;
@@ -157,22 +154,23 @@ static bool copy_from(const struct ms_loaded_place *place, CUdeviceptr address, 
 }
 
 /* Copies a piece of the part to where the piece is wanted, and makes the part that piece. */
-static bool copy_part(const struct ms_allocation *allocation, struct ms_loaded_place *part,
-                      const struct ms_loaded_place *wanted, CUstream stream)
+static bool copy_part(CUcontext context, const struct ms_allocation *claimed,
+                      struct ms_loaded_place *part, const struct ms_loaded_place *wanted,
+                      CUstream stream)
 {
-    const bool is_own = part->address - allocation->address < allocation->bytes;
+    const bool is_own = claimed != NULL && part->address - claimed->address < claimed->bytes;
     MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(part->address);
-    const struct ms_allocation *source = is_own ? allocation : other;
-    return source != NULL && source->context == allocation->context && find_there(source, part) &&
+    const struct ms_allocation *source = is_own ? claimed : other;
+    return source != NULL && source->context == context && find_there(source, part) &&
            copy_from(part, wanted->address + (part->offset - wanted->offset), stream);
 }
 
-struct ms_range ms_loaded_copy(struct ms_allocation *allocation,
+struct ms_range ms_loaded_copy(CUcontext context, const struct ms_allocation *claimed,
                                const struct ms_loaded_place *place, CUstream stream)
 {
     struct ms_loaded_place part;
     while (find_part(place, &part)) {
-        if (copy_part(allocation, &part, place, stream))
+        if (copy_part(context, claimed, &part, place, stream))
             return (struct ms_range){part.offset, part.offset + part.bytes};
         forget_part(place);
     }
@@ -192,7 +190,7 @@ bool ms_loaded_take_waiting(const struct ms_loaded_place *place,
         *waiting_out = part_of(&whole, common.begin, common.end);
         *found = part_of(&whole, common.end, whole.offset + whole.bytes);
         const struct ms_loaded_place before = part_of(&whole, whole.offset, common.begin);
-        if (before.bytes >= NEAR)
+        if (before.bytes >= MS_LOADED_NEAR)
             add_locked(&before, MS_LOADED_WAITS);
     }
     ms_lock_drop(&table.lock);

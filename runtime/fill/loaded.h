@@ -18,8 +18,9 @@ struct ms_loaded_place {
     CUdeviceptr address;
 };
 
-/* Callers leave smaller pieces of files: a search costs as much as to send them. */
-enum { MS_LOADED_LEAST = 256 << 10 };
+/* Callers leave fewer bytes of a file: a search costs as much as to send them. Pieces in one line,
+ * with less than MS_LOADED_NEAR between them, count together. */
+enum { MS_LOADED_LEAST = 256 << 10, MS_LOADED_NEAR = 16 << 10 };
 
 /* Notes a place. A place that goes on from one of the latest, or that begins shortly behind it,
  * makes that one longer: the bytes between them are checked when they are wanted. So a snapshot
@@ -28,11 +29,12 @@ enum ms_loaded_state { MS_LOADED_IS_THERE, MS_LOADED_WAITS };
 void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state);
 
 /*
- * The bytes of the place belong there, in the claimed `allocation`: copies one piece of them that
- * is in memory elsewhere, in the order of stream. Returns the piece as offsets in the source; empty
- * if nothing was copied: read the source then. Waits for stream.
+ * The bytes of the place belong there: copies one piece of them that is in memory elsewhere in the
+ * context, in the order of stream. `claimed`: an allocation that the caller has claimed, or NULL.
+ * Returns the piece as offsets in the source; empty if nothing was copied: read the source then.
+ * Waits for stream.
  */
-struct ms_range ms_loaded_copy(struct ms_allocation *allocation,
+struct ms_range ms_loaded_copy(CUcontext context, const struct ms_allocation *claimed,
                                const struct ms_loaded_place *place, CUstream stream);
 
 /* Finds another place that has waited for some bytes of this one, and makes it the part with these

@@ -51,14 +51,48 @@ static struct ms_loaded_place place_of(const struct ms_allocation *allocation,
                                     allocation->address + extent->begin};
 }
 
-/* True if other places may have the missing bytes of a file or a snapshot. */
-static bool is_perhaps_elsewhere(const struct ms_extent *extent)
+/* Missing pieces of one file, in one line (loaded.h). */
+struct run {
+    size_t end; /* in the allocation */
+    bool is_long;
+};
+
+static bool is_in_line(const struct ms_extent *extent, const struct ms_extent *first)
 {
     const struct ms_content *content = &extent->content;
-    return is_missing_file(content)
-               ? extent->end - extent->begin >= MS_LOADED_LEAST
-               : !ms_content_is_present(content) && content->kind == MS_SOURCE &&
-                     ms_host_snapshot_is_shared(content->source);
+    return is_missing_file(content) && content->source == first->content.source &&
+           content->source_offset - extent->begin == first->content.source_offset - first->begin;
+}
+
+/* The run that begins with an extent, up to `end`. */
+static struct run find_run(const struct ms_allocation *allocation, const struct ms_extent *first,
+                           size_t end)
+{
+    size_t bytes = 0, run_end = first->end;
+    struct ms_extent extent;
+    for (size_t at = first->begin;
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent) &&
+         extent.begin < run_end + MS_LOADED_NEAR;) {
+        if (is_in_line(&extent, first)) {
+            bytes += extent.end - extent.begin;
+            run_end = extent.end;
+        }
+    }
+    return (struct run){run_end, bytes >= MS_LOADED_LEAST};
+}
+
+/* True if other places may have the missing bytes of a file or a snapshot. `run`: that of the
+ * extent before, at first {0}. */
+static bool is_perhaps_elsewhere(const struct ms_allocation *allocation,
+                                 const struct ms_extent *extent, size_t end, struct run *run)
+{
+    const struct ms_content *content = &extent->content;
+    if (!is_missing_file(content))
+        return !ms_content_is_present(content) && content->kind == MS_SOURCE &&
+               ms_host_snapshot_is_shared(content->source);
+    if (extent->begin >= run->end)
+        *run = find_run(allocation, extent, end);
+    return run->is_long;
 }
 
 /* Lists the missing file extents of [begin, end) as requests, or only counts them (NULL). */
@@ -128,6 +162,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
 {
     const struct ms_range range = {begin, end};
     struct ms_extent extent;
+    struct run run = {0};
     ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
     for (size_t at = begin;
          ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
@@ -138,7 +173,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
         ms_counter_add(MS_COUNT_MATERIALISED_BYTES, bytes);
         ms_origins_note(allocation, &extent);
         const struct ms_loaded_place place = place_of(allocation, &extent);
-        if (is_perhaps_elsewhere(&extent))
+        if (is_perhaps_elsewhere(allocation, &extent, end, &run))
             ms_loaded_note(&place, MS_LOADED_IS_THERE);
     }
     return ms_bytes_set_present(allocation, &range, 1);
@@ -161,14 +196,16 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
+    struct run run = {0};
     for (size_t next = begin;
          result == CUDA_SUCCESS &&
          ms_lineage_next(ms_allocation_lineage(allocation), &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
-        if (!is_perhaps_elsewhere(&extent))
+        if (!is_perhaps_elsewhere(allocation, &extent, end, &run))
             continue;
         const struct ms_loaded_place place = place_of(allocation, &extent);
-        const struct ms_range copied = ms_loaded_copy(allocation, &place, stream);
+        const struct ms_range copied =
+            ms_loaded_copy(allocation->context, allocation, &place, stream);
         if (copied.begin == copied.end && ms_content_file(content) == NULL)
             result = send_snapshot(allocation, &extent, stream);
         if (copied.begin == copied.end)

@@ -5,6 +5,8 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/device_memory.h"
+#include "runtime/files/host_snapshot.h"
+#include "runtime/fill/loaded.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/loading/source_read.h"
@@ -154,6 +156,7 @@ struct placed {
     const struct ms_lineage *lineage;
     uint64_t allocation_id;
     CUdeviceptr address;
+    CUcontext context;
 };
 
 /* Replays [begin, end) of a block that now lies at address, where all of it can be written. `own`:
@@ -305,7 +308,8 @@ static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64
                                struct ms_range needed, CUdeviceptr address, CUstream stream)
 {
     const struct ms_launch_input *read = recorded->input;
-    const struct placed input = {&read->lineage, read->allocation_id, read->address};
+    const struct placed input = {&read->lineage, read->allocation_id, read->address,
+                                 recorded->context};
     const uint64_t deltas[] = {delta, address - read->address};
     CUresult result = replay_recorded(&input, NULL, address, needed.begin, needed.end, stream);
     if (result == CUDA_SUCCESS)
@@ -382,7 +386,8 @@ static void finish(const struct ms_recorded_launch *recorded, size_t begin, size
 static CUresult replay_before(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
                               CUdeviceptr address, size_t begin, size_t end, CUstream stream)
 {
-    const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
+    const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address,
+                                  recorded->context};
     CUresult result = CUDA_SUCCESS;
     if (recorded->input != NULL) {
         const struct ms_range needed = ms_replay_needed(recorded, begin, end);
@@ -536,16 +541,51 @@ static const struct ms_recorded_launch *find_own_launch(const struct placed *pla
     return NULL;
 }
 
-static CUresult replay_extent(const struct ms_extent *extent, const struct ms_recorded_launch *own,
-                              CUdeviceptr address, CUstream stream)
+/* True if bytes of a source may be in memory elsewhere. */
+static bool is_perhaps_elsewhere(const struct ms_content *content, size_t bytes)
+{
+    return ms_content_file(content) != NULL ? bytes >= MS_LOADED_LEAST
+                                            : ms_host_snapshot_is_shared(content->source);
+}
+
+/* Sends bytes of a source to address, except those that are in memory elsewhere. */
+static CUresult send_or_copy(const struct placed *placed, const struct ms_allocation *own,
+                             struct ms_content content, CUdeviceptr address, size_t bytes,
+                             CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    while (bytes > 0 && result == CUDA_SUCCESS) {
+        const struct ms_loaded_place place = {content.source, content.source_offset, bytes,
+                                              address};
+        const struct ms_range copied = is_perhaps_elsewhere(&content, bytes)
+                                           ? ms_loaded_copy(placed->context, own, &place, stream)
+                                           : (struct ms_range){0};
+        if (copied.begin == copied.end)
+            return ms_replay(&content, 0, address, bytes, stream);
+        const size_t before = copied.begin - content.source_offset;
+        const size_t done = copied.end - content.source_offset;
+        result = send_or_copy(placed, own, content, address, before, stream);
+        content.source_offset += done;
+        address += done;
+        bytes -= done;
+    }
+    return result;
+}
+
+static CUresult replay_extent(const struct ms_extent *extent, const struct placed *placed,
+                              const struct ms_allocation *own,
+                              const struct ms_recorded_launch *launch, CUdeviceptr address,
+                              CUstream stream)
 {
     const struct ms_content *content = &extent->content;
     const size_t bytes = extent->end - extent->begin;
     if (ms_content_is_nothing(content))
         return replay_unwritten(extent, address, stream);
-    if (content->kind == MS_LAUNCHED && content->recorded == own &&
+    if (content->kind == MS_LAUNCHED && content->recorded == launch &&
         content->source_offset == extent->begin)
         return CUDA_SUCCESS; /* the launch has written it there already */
+    if (content->kind == MS_SOURCE)
+        return send_or_copy(placed, own, *content, address, bytes, stream);
     return ms_replay_any(content, extent->begin, address, bytes, stream);
 }
 
@@ -558,7 +598,7 @@ static CUresult replay_recorded(const struct placed *placed, struct ms_allocatio
         result = replay_launch(launch, own, address, begin, end, stream);
     struct ms_extent extent;
     while (result == CUDA_SUCCESS && ms_lineage_next(placed->lineage, &begin, end, &extent))
-        result = replay_extent(&extent, launch, address + extent.begin, stream);
+        result = replay_extent(&extent, placed, own, launch, address + extent.begin, stream);
     return result;
 }
 

@@ -72,8 +72,6 @@ COSTS = (
     Cost("first uses", "^(copy on the device|map memory)$", 1 * MIB, 0, True, "the first copy to memory that is there is sent "
          "past its original, which comes into memory at the second use (fill.md)"),
     Cost("suspending", "suspend", ANY, ANY, False, "what is suspended is sent again, by design"),
-    Cost("many pieces", "many pieces", 1 * MIB, 0, True, "bytes of a file are sent in pieces of less than 256 KiB to each place",
-         without=("no snapshots",)),
 )
 # Where memory is short the shim gives it back and sends again; a plan's remote bytes are sent for each read, so a batch with
 # plans has no short programs.

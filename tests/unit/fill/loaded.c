@@ -74,6 +74,80 @@ MS_TEST_BETWEEN(start, end, around_a_part_that_is_in_memory_the_rest_is_read)
     check_bytes();
 }
 
+/* The program overwrites bytes of both places: pieces of the file are left, with gaps between them.
+ * Returns how many bytes of the file are left in the second place, and so in both. */
+static size_t cut_both(size_t piece, size_t gap)
+{
+    const struct ms_content zeros = {.kind = MS_FILL};
+    size_t left = PART;
+    for (size_t at = 0; at + piece + gap <= PART; at += piece + gap) {
+        fake_set(whole, AT + at + piece, AT + at + piece + gap, &zeros);
+        fake_set(part, at + piece, at + piece + gap, &zeros);
+        left -= gap;
+    }
+    return left;
+}
+
+static void check_pieces_of_both(size_t piece, size_t gap)
+{
+    const unsigned char *in_part = (void *)(uintptr_t)part->address;
+    const unsigned char *in_whole = (void *)(uintptr_t)(whole->address + AT);
+    for (size_t at = 0; at < PART; at++) {
+        const bool is_left =
+            at % (piece + gap) < piece || at >= PART / (piece + gap) * (piece + gap);
+        CHECK_EQ(in_part[at], is_left ? file.data[AT + at] : 0);
+        CHECK_EQ(in_whole[at], in_part[at]);
+    }
+}
+
+MS_TEST_BETWEEN(start, end, near_pieces_of_a_file_are_sent_once)
+{
+    enum { GAP = MS_LOADED_NEAR - 1, PIECE = GAP };
+    const size_t left = cut_both(PIECE, GAP);
+    CHECK(left >= MS_LOADED_LEAST);
+    CHECK_EQ(need(part, MS_NEED_READ), left);
+    CHECK_EQ(need(whole, MS_NEED_READ), BYTES - PART);
+    check_pieces_of_both(PIECE, GAP);
+}
+
+MS_TEST_BETWEEN(start, end, pieces_of_a_file_with_wide_gaps_are_sent_twice)
+{
+    enum { GAP = MS_LOADED_NEAR, PIECE = GAP };
+    const size_t left = cut_both(PIECE, GAP);
+    CHECK_EQ(need(part, MS_NEED_READ), left);
+    fake_set(whole, 0, AT, &(struct ms_content){.kind = MS_FILL});
+    fake_set(whole, AT + PART, BYTES, &(struct ms_content){.kind = MS_FILL});
+    CHECK_EQ(need(whole, MS_NEED_READ), left);
+    check_pieces_of_both(PIECE, GAP);
+}
+
+MS_TEST_BETWEEN(start, end, pieces_of_a_file_that_are_few_bytes_are_sent_twice)
+{
+    enum { GAP = MS_LOADED_NEAR - 1, PIECE = 100 };
+    const size_t left = cut_both(PIECE, GAP);
+    CHECK(left < MS_LOADED_LEAST);
+    CHECK_EQ(need(part, MS_NEED_READ), left);
+    fake_set(whole, 0, AT, &(struct ms_content){.kind = MS_FILL});
+    fake_set(whole, AT + PART, BYTES, &(struct ms_content){.kind = MS_FILL});
+    CHECK_EQ(need(whole, MS_NEED_READ), left);
+}
+
+/* Pieces that stand elsewhere in the file are no run. */
+MS_TEST_BETWEEN(start, end, pieces_of_a_file_in_another_order_are_sent_twice)
+{
+    enum { PIECE = MS_LOADED_LEAST / 2 };
+    for (size_t at = 0; at + PIECE <= PART; at += PIECE) {
+        const struct ms_content content = {.kind = MS_SOURCE,
+                                           .source = file.source,
+                                           .source_offset = PART - PIECE - at};
+        fake_set(part, at, at + PIECE, &content);
+        fake_set(whole, at, at + PIECE, &content);
+    }
+    fake_set(whole, PART, BYTES, &(struct ms_content){.kind = MS_FILL});
+    CHECK_EQ(need(part, MS_NEED_READ), PART);
+    CHECK_EQ(need(whole, MS_NEED_READ), PART);
+}
+
 /* The bytes stand in the middle of an allocation. */
 MS_TEST_BETWEEN(start, end, bytes_read_into_a_part_of_an_allocation_are_copied)
 {
@@ -152,7 +226,7 @@ static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, s
     CHECK(ms_space_claim(allocation->address) == allocation);
     memset((void *)(uintptr_t)target, 0xee, BYTES);
     const struct ms_loaded_place place = {file.source, offset, bytes, target};
-    const struct ms_range range = ms_loaded_copy(allocation, &place, NULL);
+    const struct ms_range range = ms_loaded_copy(allocation->context, allocation, &place, NULL);
     CHECK(ms_space_try_claim(allocation->address) == NULL); /* it is the caller's still */
     ms_space_release(allocation);
     CHECK(range.begin == range.end || (offset <= range.begin && range.end <= offset + bytes));
@@ -285,7 +359,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_no
     make_test_file(&other, "/tmp", BYTES);
     CHECK(ms_space_claim(part->address) == part);
     const struct ms_loaded_place place = {other.source, 0, BYTES, target};
-    const struct ms_range range = ms_loaded_copy(part, &place, NULL);
+    const struct ms_range range = ms_loaded_copy(part->context, part, &place, NULL);
     ms_space_release(part);
     CHECK_EQ(range.end, 0);
     ms_source_drop(other.source);

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "runtime/base/log.h"
+#include "runtime/files/host_snapshot.h"
+#include "runtime/fill/loaded.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/backing.h"
@@ -855,6 +857,43 @@ static void check_uses(size_t offset, size_t bytes, size_t each)
         done += uses[i].bytes;
     }
     CHECK_EQ(done, bytes);
+}
+
+/* Another tensor has the middle of the bytes in memory. */
+static void check_sent(struct ms_source *source, const unsigned char *data, size_t begin,
+                       size_t end, size_t sent)
+{
+    struct ms_recorded_launch *recorded = record_large();
+    struct ms_allocation *other = fake_allocation(MIB);
+    struct ms_content content = {.kind = MS_SOURCE, .source = source};
+    const CUdeviceptr block = fake_program_memory(LARGE);
+    CHECK(ms_lineage_set(&recorded->before, 0, MIB, &content));
+    content.cached = true;
+    content.source_offset = begin;
+    fake_set(other, 0, end - begin, &content);
+    memcpy(host(other->address), data + begin, end - begin);
+    ms_loaded_note(&(struct ms_loaded_place){source, begin, end - begin, other->address},
+                   MS_LOADED_IS_THERE);
+    const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+    CHECK_EQ(replay_launch(recorded, block, 0, MIB, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, sent);
+    CHECK_BYTES(host(block), data, MIB);
+    fake_program_memory_free(block);
+    fake_allocation_free(other);
+    ms_lineage_cleanup(&recorded->before);
+}
+
+MS_TEST_AFTER(start_at_once, a_replay_copies_bytes_of_a_source_that_are_in_memory)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", MIB);
+    struct ms_source *snapshot = snapshot_of(file.data, MIB);
+    check_sent(file.source, file.data, MIB / 4, MIB / 2, MIB - MIB / 4);
+    check_sent(snapshot, file.data, MIB / 4, MIB / 2, MIB);
+    ms_host_snapshot_share(snapshot);
+    check_sent(snapshot, file.data, MIB / 4, MIB / 2, MIB - MIB / 4);
+    ms_source_drop(snapshot);
+    ms_source_drop(file.source);
 }
 
 MS_TEST_AFTER(start_at_once, a_large_part_is_made_in_four_windows)
