@@ -154,23 +154,21 @@ static bool copy_from(const struct ms_loaded_place *place, CUdeviceptr address, 
 }
 
 /* Copies a piece of the part to where the piece is wanted, and makes the part that piece. */
-static bool copy_part(CUcontext context, const struct ms_allocation *claimed,
-                      struct ms_loaded_place *part, const struct ms_loaded_place *wanted,
-                      CUstream stream)
+static bool copy_part(CUcontext context, struct ms_loaded_place *part,
+                      const struct ms_loaded_place *wanted, CUstream stream)
 {
-    const bool is_own = claimed != NULL && part->address - claimed->address < claimed->bytes;
-    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(part->address);
-    const struct ms_allocation *source = is_own ? claimed : other;
+    MS_CLAIMED struct ms_allocation *claimed;
+    const struct ms_allocation *source = ms_space_hold(part->address, &claimed);
     return source != NULL && source->context == context && find_there(source, part) &&
            copy_from(part, wanted->address + (part->offset - wanted->offset), stream);
 }
 
-struct ms_range ms_loaded_copy(CUcontext context, const struct ms_allocation *claimed,
-                               const struct ms_loaded_place *place, CUstream stream)
+struct ms_range ms_loaded_copy(CUcontext context, const struct ms_loaded_place *place,
+                               CUstream stream)
 {
     struct ms_loaded_place part;
     while (find_part(place, &part)) {
-        if (copy_part(context, claimed, &part, place, stream))
+        if (copy_part(context, &part, place, stream))
             return (struct ms_range){part.offset, part.offset + part.bytes};
         forget_part(place);
     }

@@ -30,12 +30,12 @@ void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state st
 
 /*
  * The bytes of the place belong there: copies one piece of them that is in memory elsewhere in the
- * context, in the order of stream. `claimed`: an allocation that the caller has claimed, or NULL.
- * Returns the piece as offsets in the source; empty if nothing was copied: read the source then.
- * Waits for stream.
+ * context, in the order of stream. Returns the piece as offsets in the source; empty if nothing was
+ * copied: read the source then. Waits for stream. The caller has claimed the place, or it is
+ * scratch memory.
  */
-struct ms_range ms_loaded_copy(CUcontext context, const struct ms_allocation *claimed,
-                               const struct ms_loaded_place *place, CUstream stream);
+struct ms_range ms_loaded_copy(CUcontext context, const struct ms_loaded_place *place,
+                               CUstream stream);
 
 /* Finds another place that has waited for some bytes of this one, and makes it the part with these
  * bytes. Only the rest of that place waits from then on. */

@@ -204,8 +204,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
         if (!is_perhaps_elsewhere(allocation, &extent, end, &run))
             continue;
         const struct ms_loaded_place place = place_of(allocation, &extent);
-        const struct ms_range copied =
-            ms_loaded_copy(allocation->context, allocation, &place, stream);
+        const struct ms_range copied = ms_loaded_copy(allocation->context, &place, stream);
         if (copied.begin == copied.end && ms_content_file(content) == NULL)
             result = send_snapshot(allocation, &extent, stream);
         if (copied.begin == copied.end)
@@ -455,9 +454,8 @@ static bool run_in_place(struct ms_allocation *allocation, const struct in_place
                                       run->recorded_end);
     if (*result_out != CUDA_SUCCESS)
         return true;
-    const bool is_run =
-        ms_replay_launch(run->recorded, allocation, allocation->address + run->recorded_begin, part,
-                         find_made(allocation, run), stream, result_out);
+    const bool is_run = ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
+                                         part, find_made(allocation, run), stream, result_out);
     const CUresult waited = ms_driver_wait(stream);
     ms_backing_sink_unmap(ms_allocation_backing(allocation), run->recorded_begin,
                           run->recorded_end);

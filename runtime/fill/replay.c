@@ -159,10 +159,9 @@ struct placed {
     CUcontext context;
 };
 
-/* Replays [begin, end) of a block that now lies at address, where all of it can be written. `own`:
- * the claimed allocation if the block lies where it was recorded; else NULL. */
-static CUresult replay_recorded(const struct placed *placed, struct ms_allocation *own,
-                                CUdeviceptr address, size_t begin, size_t end, CUstream stream);
+/* Replays [begin, end) of a block that now lies at address, where all of it can be written. */
+static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
+                                size_t end, CUstream stream);
 
 /* True if two contents, of lineages that begin at begin_a and begin_b, are the same. Undefined
  * bytes of b are the same as zeros of a, because a replay makes them zero. */
@@ -225,8 +224,8 @@ static bool has_input(const struct ms_allocation *allocation,
     return has_memory(allocation, begin + needed.begin, begin + needed.end);
 }
 
-/* True if no granule of the input needs the sink. If the launch writes in the same allocation, the
- * sink may lie beside the input already. */
+/* True if no granule of the input needs the sink. In an allocation that the thread has claimed
+ * already, the sink may lie beside the input: for the output of the launch, say. */
 static bool has_whole_input(const struct ms_allocation *allocation,
                             const struct ms_launch_input *input)
 {
@@ -287,16 +286,13 @@ static CUresult run_in_input(struct ms_allocation *allocation,
  * The input may lie in the launch's own allocation, too. With result_out NULL the function only
  * answers.
  */
-static bool run_beside_input(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                             uint64_t delta, struct ms_range needed, CUstream stream,
-                             CUresult *result_out)
+static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
+                             struct ms_range needed, CUstream stream, CUresult *result_out)
 {
-    const bool is_own = own != NULL && recorded->input->allocation_id == own->id;
-    MS_CLAIMED struct ms_allocation *other =
-        is_own ? NULL : ms_space_try_claim(recorded->input->address);
-    struct ms_allocation *allocation = is_own ? own : other;
+    MS_CLAIMED struct ms_allocation *claimed;
+    struct ms_allocation *allocation = ms_space_hold(recorded->input->address, &claimed);
     const bool has = allocation != NULL && has_input(allocation, recorded, needed) &&
-                     (!is_own || has_whole_input(allocation, recorded->input));
+                     (claimed != NULL || has_whole_input(allocation, recorded->input));
     if (has && result_out != NULL)
         *result_out = run_in_input(allocation, recorded, delta, needed, stream);
     return has;
@@ -311,7 +307,7 @@ static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64
     const struct placed input = {&read->lineage, read->allocation_id, read->address,
                                  recorded->context};
     const uint64_t deltas[] = {delta, address - read->address};
-    CUresult result = replay_recorded(&input, NULL, address, needed.begin, needed.end, stream);
+    CUresult result = replay_recorded(&input, address, needed.begin, needed.end, stream);
     if (result == CUDA_SUCCESS)
         result = ms_call_run(recorded->launch, deltas, stream);
     const CUresult waited = ms_driver_wait(stream);
@@ -350,12 +346,12 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
 }
 
 /* Makes [begin, end) of the launch's output. */
-static CUresult run_with_input(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                               uint64_t delta, size_t begin, size_t end, CUstream stream)
+static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
+                               size_t begin, size_t end, CUstream stream)
 {
     const struct ms_range needed = ms_replay_needed(recorded, begin, end);
     CUresult result;
-    return run_beside_input(recorded, own, delta, needed, stream, &result)
+    return run_beside_input(recorded, delta, needed, stream, &result)
                ? result
                : run_with_scratch(recorded, delta, needed, stream);
 }
@@ -383,50 +379,48 @@ static void finish(const struct ms_recorded_launch *recorded, size_t begin, size
 
 /* Replays the old content of [begin, end). Asks for the input's scratch memory before: after a
  * refusal the old content would be sent once more. */
-static CUresult replay_before(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                              CUdeviceptr address, size_t begin, size_t end, CUstream stream)
+static CUresult replay_before(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                              size_t begin, size_t end, CUstream stream)
 {
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address,
                                   recorded->context};
     CUresult result = CUDA_SUCCESS;
     if (recorded->input != NULL) {
         const struct ms_range needed = ms_replay_needed(recorded, begin, end);
-        if (!run_beside_input(recorded, own, 0, needed, stream, NULL))
+        if (!run_beside_input(recorded, 0, needed, stream, NULL))
             result = ask_for_input(recorded, needed);
     }
-    return result == CUDA_SUCCESS ? replay_recorded(&before, own, address, begin, end, stream)
-                                  : result;
+    return result == CUDA_SUCCESS ? replay_recorded(&before, address, begin, end, stream) : result;
 }
 
-static CUresult replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                              CUdeviceptr address, size_t begin, size_t end, CUstream stream)
+static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                              size_t begin, size_t end, CUstream stream)
 {
     const uint64_t delta = address - recorded->address;
-    CUresult result = replay_before(recorded, own, address, begin, end, stream);
+    CUresult result = replay_before(recorded, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = recorded->input != NULL
-                     ? run_with_input(recorded, own, delta, begin, end, stream)
+                     ? run_with_input(recorded, delta, begin, end, stream)
                      : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     finish(recorded, begin, end, result);
     return result;
 }
 
 /* All that the launch has made is written once more, and so needs what the launch loads for it. */
-static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                         struct ms_range part, struct ms_range made, CUstream stream,
-                         CUresult *result_out)
+static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_range part,
+                         struct ms_range made, CUstream stream, CUresult *result_out)
 {
     const struct ms_range all = {part.begin < made.begin ? part.begin : made.begin,
                                  part.end > made.end ? part.end : made.end};
     const struct ms_range needed = ms_replay_needed(recorded, part.begin, part.end),
                           needed_by_all = ms_replay_needed(recorded, all.begin, all.end);
     const bool is_same = needed.begin == needed_by_all.begin && needed.end == needed_by_all.end;
-    if (!is_same && !run_beside_input(recorded, own, 0, needed_by_all, stream, NULL))
+    if (!is_same && !run_beside_input(recorded, 0, needed_by_all, stream, NULL))
         return false;
     bool is_run = true;
-    *result_out = replay_before(recorded, own, recorded->address, part.begin, part.end, stream);
+    *result_out = replay_before(recorded, recorded->address, part.begin, part.end, stream);
     if (*result_out == CUDA_SUCCESS)
-        is_run = run_beside_input(recorded, own, 0, needed_by_all, stream, result_out);
+        is_run = run_beside_input(recorded, 0, needed_by_all, stream, result_out);
     if (!is_run && is_same) {
         *result_out = run_with_scratch(recorded, 0, needed, stream);
         is_run = true;
@@ -436,13 +430,13 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_al
     return is_run;
 }
 
-bool ms_replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                      CUdeviceptr address, struct ms_range part, struct ms_range made,
-                      CUstream stream, CUresult *result_out)
+bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                      struct ms_range part, struct ms_range made, CUstream stream,
+                      CUresult *result_out)
 {
     if (recorded->input != NULL && made.begin < made.end)
-        return replay_again(recorded, own, part, made, stream, result_out);
-    *result_out = replay_launch(recorded, own, address, part.begin, part.end, stream);
+        return replay_again(recorded, part, made, stream, result_out);
+    *result_out = replay_launch(recorded, address, part.begin, part.end, stream);
     return true;
 }
 
@@ -465,7 +459,7 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
                                       &scratch, &block);
     if (result != CUDA_SUCCESS)
         return result;
-    result = replay_launch(recorded, NULL, block, begin, end, stream);
+    result = replay_launch(recorded, block, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = use(block + offset, offset, bytes, stream, argument);
     const CUresult waited = ms_driver_wait(stream);
@@ -549,22 +543,21 @@ static bool is_perhaps_elsewhere(const struct ms_content *content, size_t bytes)
 }
 
 /* Sends bytes of a source to address, except those that are in memory elsewhere. */
-static CUresult send_or_copy(const struct placed *placed, const struct ms_allocation *own,
-                             struct ms_content content, CUdeviceptr address, size_t bytes,
-                             CUstream stream)
+static CUresult send_or_copy(const struct placed *placed, struct ms_content content,
+                             CUdeviceptr address, size_t bytes, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     while (bytes > 0 && result == CUDA_SUCCESS) {
         const struct ms_loaded_place place = {content.source, content.source_offset, bytes,
                                               address};
         const struct ms_range copied = is_perhaps_elsewhere(&content, bytes)
-                                           ? ms_loaded_copy(placed->context, own, &place, stream)
+                                           ? ms_loaded_copy(placed->context, &place, stream)
                                            : (struct ms_range){0};
         if (copied.begin == copied.end)
             return ms_replay(&content, 0, address, bytes, stream);
         const size_t before = copied.begin - content.source_offset;
         const size_t done = copied.end - content.source_offset;
-        result = send_or_copy(placed, own, content, address, before, stream);
+        result = send_or_copy(placed, content, address, before, stream);
         content.source_offset += done;
         address += done;
         bytes -= done;
@@ -573,7 +566,6 @@ static CUresult send_or_copy(const struct placed *placed, const struct ms_alloca
 }
 
 static CUresult replay_extent(const struct ms_extent *extent, const struct placed *placed,
-                              const struct ms_allocation *own,
                               const struct ms_recorded_launch *launch, CUdeviceptr address,
                               CUstream stream)
 {
@@ -585,20 +577,20 @@ static CUresult replay_extent(const struct ms_extent *extent, const struct place
         content->source_offset == extent->begin)
         return CUDA_SUCCESS; /* the launch has written it there already */
     if (content->kind == MS_SOURCE)
-        return send_or_copy(placed, own, *content, address, bytes, stream);
+        return send_or_copy(placed, *content, address, bytes, stream);
     return ms_replay_any(content, extent->begin, address, bytes, stream);
 }
 
-static CUresult replay_recorded(const struct placed *placed, struct ms_allocation *own,
-                                CUdeviceptr address, size_t begin, size_t end, CUstream stream)
+static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
+                                size_t end, CUstream stream)
 {
     const struct ms_recorded_launch *launch = find_own_launch(placed, begin, end);
     CUresult result = CUDA_SUCCESS;
     if (launch != NULL)
-        result = replay_launch(launch, own, address, begin, end, stream);
+        result = replay_launch(launch, address, begin, end, stream);
     struct ms_extent extent;
     while (result == CUDA_SUCCESS && ms_lineage_next(placed->lineage, &begin, end, &extent))
-        result = replay_extent(&extent, placed, own, launch, address + extent.begin, stream);
+        result = replay_extent(&extent, placed, launch, address + extent.begin, stream);
     return result;
 }
 

@@ -47,14 +47,13 @@ CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t 
  * part, then launches. All of the block must be writable. The bytes that stood in the part are
  * lost. May wait for stream.
  *
- * The launch writes all of the block. `own`: the claimed allocation where the launch was recorded,
- * if the block still lies there; else NULL. In its own place `made` is what the launch has made
- * before (empty: nothing), and these bytes stay: so the launch also needs what it loads for them.
- * False, and the part holds anything, if not all of that is in memory.
+ * The launch writes all of the block. In its own place `made` is what the launch has made before
+ * (empty: nothing), and these bytes stay: so the launch also needs what it loads for them. False,
+ * and the part holds anything, if not all of that is in memory.
  */
-bool ms_replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
-                      CUdeviceptr address, struct ms_range part, struct ms_range made,
-                      CUstream stream, CUresult *result_out);
+bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                      struct ms_range part, struct ms_range made, CUstream stream,
+                      CUresult *result_out);
 
 /* The bytes of the input's lineage on which [begin, end) of the written block depends. The launch
  * must have an input. */

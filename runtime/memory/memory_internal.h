@@ -73,8 +73,8 @@ struct ms_inside {
     bool is_carved;
 
     /* guarded by ms_space_lock */
-    bool claimed;
     bool counted_deferred;   /* in ms_hot.deferred */
+    pthread_t claimed_by;    /* 0: nobody */
     size_t counted_unbacked; /* in the device's unbacked bytes */
     size_t counted_backed;   /* subtracted from ms_space_owed */
 

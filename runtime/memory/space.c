@@ -169,7 +169,7 @@ bool ms_space_add(struct ms_allocation *allocation)
         ms_lock_drop(&ms_space_lock);
         return false;
     }
-    MS_OWN(allocation)->claimed = false;
+    MS_OWN(allocation)->claimed_by = 0;
     count_deferred_locked(allocation, true);
     MS_OWN(allocation)->counted_unbacked = MS_OWN(allocation)->counted_backed = 0;
     count_unbacked_locked(allocation);
@@ -235,7 +235,7 @@ static struct ms_allocation *in_context(struct ms_allocation *allocation)
 
 static void set_claimed(struct ms_allocation *allocation)
 {
-    MS_OWN(allocation)->claimed = true;
+    MS_OWN(allocation)->claimed_by = pthread_self();
     ms_claim_add(allocation->address + allocation->bytes);
 }
 
@@ -245,7 +245,7 @@ static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdevice
                                           CUdeviceptr address)
 {
     struct ms_allocation *allocation;
-    while ((allocation = find(address)) != NULL && MS_OWN(allocation)->claimed)
+    while ((allocation = find(address)) != NULL && MS_OWN(allocation)->claimed_by != 0)
         pthread_cond_wait(&space.released, &ms_space_lock.mutex);
     if (allocation != NULL)
         set_claimed(allocation);
@@ -263,18 +263,20 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address)
     return in_context(allocation);
 }
 
-struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
+struct ms_allocation *ms_space_hold(CUdeviceptr address, struct ms_allocation **claimed_out)
 {
+    *claimed_out = NULL;
     if (is_empty())
         return NULL;
     ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = find_locked(address);
-    if (allocation != NULL && MS_OWN(allocation)->claimed)
-        allocation = NULL;
-    if (allocation != NULL)
+    const pthread_t by = allocation != NULL ? MS_OWN(allocation)->claimed_by : 0;
+    if (allocation != NULL && by == 0) {
         set_claimed(allocation);
+        *claimed_out = allocation;
+    }
     ms_lock_drop(&ms_space_lock);
-    return in_context(allocation);
+    return by == 0 || by == pthread_self() ? in_context(allocation) : NULL;
 }
 
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
@@ -352,7 +354,7 @@ void ms_space_unclaim(struct ms_allocation *allocation)
         count_deferred_locked(allocation, deferred);
     }
     count_unbacked_locked(allocation);
-    MS_OWN(allocation)->claimed = false;
+    MS_OWN(allocation)->claimed_by = 0;
     ms_claim_remove();
     pthread_cond_broadcast(&space.released);
     ms_lock_drop(&ms_space_lock);

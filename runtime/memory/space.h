@@ -77,8 +77,17 @@ void ms_space_remove(struct ms_allocation *allocation);
  * none. */
 struct ms_allocation *ms_space_claim(CUdeviceptr address);
 
-/* ms_space_claim without waiting: NULL also if another thread has claimed the allocation. */
-struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
+/* ms_space_claim without waiting; or the allocation that this thread has claimed before. NULL also
+ * if another thread has claimed the allocation. MS_CLAIMED *claimed_out ends a new claim alone. */
+struct ms_allocation *ms_space_hold(CUdeviceptr address, struct ms_allocation **claimed_out);
+
+/* ms_space_claim without waiting: NULL also if a thread has claimed the allocation. */
+static inline struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
+{
+    struct ms_allocation *claimed;
+    ms_space_hold(address, &claimed);
+    return claimed;
+}
 
 /* Claims the allocations that contain two addresses. *a_out and *b_out may be the same allocation,
  * and each may be NULL. */

@@ -69,7 +69,7 @@ COSTS = (
     Cost("whole granules", "", 0, 16, False, "each of 8 blocks, and of what operations make, ends in a granule of its own"),
     Cost("scratch memory", "", 0, 8, False, "that of the last replay is kept, with its sink, until memory is needed"),
     Cost("many blocks", "many blocks", 0, 60, False, "each of 60 small allocations has a granule"),
-    Cost("first uses", "^(copy on the device|map memory)$", 1 * MIB, 0, True, "the first copy to memory that is there is sent "
+    Cost("first uses", "^(copy on the device|map memory)$", 1 * MIB, 0, False, "the first copy to memory that is there is sent "
          "past its original, which comes into memory at the second use (fill.md)"),
     Cost("suspending", "suspend", ANY, ANY, False, "what is suspended is sent again, by design"),
 )

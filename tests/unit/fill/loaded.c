@@ -226,7 +226,7 @@ static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, s
     CHECK(ms_space_claim(allocation->address) == allocation);
     memset((void *)(uintptr_t)target, 0xee, BYTES);
     const struct ms_loaded_place place = {file.source, offset, bytes, target};
-    const struct ms_range range = ms_loaded_copy(allocation->context, allocation, &place, NULL);
+    const struct ms_range range = ms_loaded_copy(allocation->context, &place, NULL);
     CHECK(ms_space_try_claim(allocation->address) == NULL); /* it is the caller's still */
     ms_space_release(allocation);
     CHECK(range.begin == range.end || (offset <= range.begin && range.end <= offset + bytes));
@@ -359,7 +359,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_no
     make_test_file(&other, "/tmp", BYTES);
     CHECK(ms_space_claim(part->address) == part);
     const struct ms_loaded_place place = {other.source, 0, BYTES, target};
-    const struct ms_range range = ms_loaded_copy(part->context, part, &place, NULL);
+    const struct ms_range range = ms_loaded_copy(part->context, &place, NULL);
     ms_space_release(part);
     CHECK_EQ(range.end, 0);
     ms_source_drop(other.source);

@@ -2,6 +2,7 @@
 /* Over a device that is late: nothing runs before somebody waits for it. */
 #include "runtime/fill/replay.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -194,7 +195,7 @@ static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdevic
                               size_t begin, size_t end, CUstream stream)
 {
     CUresult result;
-    CHECK(ms_replay_launch(recorded, NULL, address, (struct ms_range){begin, end},
+    CHECK(ms_replay_launch(recorded, address, (struct ms_range){begin, end},
                            (struct ms_range){0, 0}, stream, &result));
     return result;
 }
@@ -651,11 +652,19 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_source_is_the_same_at_the_sa
     ms_source_drop(other.source);
 }
 
+static void *run_elsewhere(void *recorded)
+{
+    CHECK(!runs_beside_input(recorded));
+    return NULL;
+}
+
 MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_reads_no_input_another_thread_works_on)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
+    pthread_t other;
     CHECK(ms_space_claim(input->address) == input);
-    CHECK(!runs_beside_input(recorded));
+    CHECK_EQ(pthread_create(&other, NULL, run_elsewhere, recorded), 0);
+    CHECK_EQ(pthread_join(other, NULL), 0);
     ms_space_release(input);
     CHECK(runs_beside_input(recorded));
     CHECK(ms_space_try_claim(input->address) == input); /* nor is it held afterwards */
@@ -676,24 +685,41 @@ MS_TEST_BETWEEN(start_with_input, end_with_input,
     recorded->address = input->address + FAKE_GRANULE;
     CHECK(ms_space_claim(input->address) == input);
     CUresult result;
-    CHECK(ms_replay_launch(recorded, input, recorded->address, (struct ms_range){0, FAKE_GRANULE},
+    CHECK(ms_replay_launch(recorded, recorded->address, (struct ms_range){0, FAKE_GRANULE},
                            (struct ms_range){0, 0}, FAKE_STREAM, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     ms_space_release(input);
     CHECK_EQ(launched[1], input->address);
 }
 
-/* Elsewhere, or of another allocation, nobody has claimed it. */
-MS_TEST_BETWEEN(start_with_input, end_with_input, only_in_its_own_place_its_allocation_is_claimed)
+/* As where the result belongs into the allocation of the input. */
+MS_TEST_BETWEEN(start_with_input, end_with_input,
+                a_replay_reads_an_input_that_its_thread_has_claimed)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
     CHECK(ms_space_claim(input->address) == input);
-    recorded->allocation_id = input->id;
-    CHECK(!runs_beside_input(recorded));
-    recorded = record(memory, input->address, input->id);
-    CHECK(!runs_beside_input(recorded));
+    CHECK(runs_beside_input(recorded));
+    CHECK(ms_space_try_claim(input->address) == NULL); /* the claim goes on */
     ms_space_release(input);
     CHECK(runs_beside_input(recorded));
+}
+
+/* The sink of the output may lie there. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_claimed_input_has_all_of_its_memory)
+{
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    struct ms_recorded_launch *recorded = record_reader(0);
+    recorded->input->loads =
+        (struct ms_loads){.bytes = BYTES, .in_row = 4, .in_step = 4, .out_step = 4};
+    fake_set(input, 0, BYTES, &undefined);
+    ms_backing_uncover(ms_allocation_memory(input), 0, BYTES, false);
+    fake_set(input, 0, FAKE_GRANULE, &input_now);
+    CHECK_EQ(replay_launch(recorded, memory, 0, FAKE_GRANULE, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(launched[1], input->address);
+    CHECK(ms_space_claim(input->address) == input);
+    CHECK_EQ(replay_launch(recorded, memory, 0, FAKE_GRANULE, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK(launched[1] != input->address);
+    ms_space_release(input);
 }
 
 MS_TEST_BETWEEN(start_with_input, end_with_input, each_piece_of_an_input_is_looked_at)

@@ -260,6 +260,25 @@ MS_TEST_AFTER(start, two_addresses_of_one_allocation_are_one_claim)
     ms_space_unclaim(&low.facts);
 }
 
+static void *hold_elsewhere(void *unused)
+{
+    struct ms_allocation *claimed;
+    CHECK(ms_space_hold(LOW, &claimed) == NULL && claimed == NULL);
+    return unused;
+}
+
+MS_TEST_AFTER(start, a_thread_holds_what_it_claims_and_what_it_has_claimed)
+{
+    struct ms_allocation *claimed;
+    pthread_t thread;
+    CHECK(ms_space_hold(LOW, &claimed) == &low.facts && claimed == &low.facts);
+    CHECK(ms_space_hold(LOW, &claimed) == &low.facts && claimed == NULL);
+    CHECK_EQ(pthread_create(&thread, NULL, hold_elsewhere, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    ms_space_unclaim(&low.facts);
+    CHECK(ms_space_hold(HIGH + LARGE, &claimed) == NULL && claimed == NULL);
+}
+
 /* --- bounds */
 
 MS_TEST(a_claim_gets_nothing_where_nothing_is_owned)
