@@ -294,8 +294,7 @@ static bool has_saved(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
     const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
-    return ms_allocation_notes(allocation)->shadow != NULL ||
-           lineage->deferred_bytes > lineage->cached_bytes ||
+    return allocation->notes.shadow != NULL || lineage->deferred_bytes > lineage->cached_bytes ||
            (nothing < lineage->bytes &&
             ms_backing_bytes(ms_allocation_backing(allocation)) < allocation->granule_bytes);
 }

@@ -211,7 +211,7 @@ static bool read_allocation(struct suspension *suspension, struct ms_allocation 
 /* True if the memory belongs to another process, or others use it. */
 static bool stays(const struct ms_allocation *allocation)
 {
-    return allocation->is_opened || ms_allocation_notes(allocation)->is_exported;
+    return allocation->is_opened || allocation->notes.is_exported;
 }
 
 /* The bytes cannot be sent again, so they are read as all that is only in device memory. */

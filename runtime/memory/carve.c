@@ -84,7 +84,7 @@ MS_HOLDS(ready_lock) static struct ms_ready *find_ready_place(CUdeviceptr addres
 static bool may_be_ready(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
-    return MS_OWN(allocation)->notes.shadow == NULL &&
+    return allocation->notes.shadow == NULL &&
            lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
 }
 
@@ -100,8 +100,7 @@ static void settle_snapshots(struct ms_allocation *allocation)
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     const struct ms_range all = {0, allocation->bytes};
     if (lineage->kind_bytes[MS_SOURCE] > lineage->file_bytes &&
-        lineage->deferred_bytes == lineage->cached_bytes &&
-        MS_OWN(allocation)->notes.shadow == NULL)
+        lineage->deferred_bytes == lineage->cached_bytes && allocation->notes.shadow == NULL)
         ms_lineage_change(&MS_OWN(allocation)->lineage, &all, 1, keep_unwanted);
 }
 
@@ -360,8 +359,7 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
 {
     if (!ms_carve_remove_block(allocation, begin, end_out))
         return false;
-    if (change(allocation, begin, *end_out, ms_carve_forget) &&
-        !MS_OWN(allocation)->notes.keeps_dead)
+    if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->notes.keeps_dead)
         ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
                                               present_bytes(allocation, begin, *end_out));
     add_gain(allocation, (int64_t)trimmed_bytes(allocation, begin, *end_out));
@@ -380,7 +378,7 @@ static void make_block(struct ms_allocation *allocation, const struct ms_range *
         ;
     if (carve(allocation, block->begin, block->end) == MS_CARVED)
         return;
-    MS_OWN(allocation)->notes.keeps_dead = true;
+    allocation->notes.keeps_dead = true;
     stray(allocation);
 }
 
@@ -488,7 +486,7 @@ static void give_up_dead(struct ms_allocation *allocation)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_carve_set_leftover(allocation, 0);
-    if (!MS_OWN(allocation)->is_carved || MS_OWN(allocation)->notes.keeps_dead)
+    if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead)
         return;
     size_t at = 0;
     struct ms_position next = {0, 0};

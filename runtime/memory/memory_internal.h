@@ -63,7 +63,6 @@ struct ms_inside {
     struct ms_backing backing;
 
     /* guarded by the claim */
-    struct ms_notes notes;
     bool has_ready;  /* some blocks are, or were, ready (ready.h) */
     bool uncarvable; /* written before the first block was taken: stays one block */
 
