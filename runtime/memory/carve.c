@@ -185,12 +185,6 @@ bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
     return carved ? block != NULL : offset < allocation->bytes;
 }
 
-bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    return !MS_OWN(allocation)->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
-}
-
 static void stray(struct ms_allocation *allocation)
 {
     ms_lock_take(&ms_space_lock);

@@ -51,10 +51,6 @@ bool ms_carve_has_begun(const struct ms_allocation *allocation);
 bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
                          struct ms_range *block_out);
 
-/* True if [begin, end) may be deferred: all of it lies in blocks, the allocation is one block, or
- * the program uses bytes outside of all blocks. */
-bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, size_t end);
-
 /* A call of the program uses [begin, end). */
 void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
