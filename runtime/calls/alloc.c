@@ -174,7 +174,7 @@ static bool begin(const struct ms_promise *promise)
     if (ms_examining_is_complete(promise->context, promise->device))
         return true;
     end();
-    ms_why_fall_back(MS_REASON_UNEXAMINED, promise->bytes, NULL);
+    ms_why_fall_back(MS_REASON_UNEXAMINED, promise->bytes);
     return false;
 }
 
