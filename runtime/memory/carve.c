@@ -480,7 +480,7 @@ static void give_up_dead(struct ms_allocation *allocation)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_carve_set_leftover(allocation, 0);
-    if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead)
+    if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead || blocks->strayed)
         return;
     size_t at = 0;
     struct ms_position next = {0, 0};

@@ -771,6 +771,13 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
     check(6 * G, BYTES, MS_DEAD);
 }
 
+MS_TEST_BETWEEN(start_dead, end, bytes_that_were_used_outside_of_blocks_are_kept)
+{
+    ms_carve_add_use(allocation, 4 * G, 5 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
+    check(4 * G, BYTES, MS_RESIDENT);
+}
+
 MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_keeps_its_memory)
 {
     set(G, 2 * G, &resident);
