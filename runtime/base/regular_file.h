@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening files by names that others have chosen. */
+/* Opening files by names that others have chosen, and telling them apart. */
 #pragma once
 
+#include <stdbool.h>
 #include <sys/stat.h>
+
+/* True if the attributes are those of one file that nobody has written in between. */
+static inline bool ms_regular_file_is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
 
 /*
  * Opens a file for reading, but only if the path leads to a regular file: opening a device or a

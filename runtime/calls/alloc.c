@@ -165,7 +165,7 @@ static bool begin(const struct ms_promise *promise)
     if (ms_examining_is_complete(promise->context, promise->device))
         return true;
     ms_examining_end();
-    ms_why_fall_back(MS_REASON_UNEXAMINED, promise->bytes, NULL);
+    ms_why_fall_back(MS_REASON_UNEXAMINED, promise->bytes);
     return false;
 }
 
@@ -285,8 +285,7 @@ static bool has_saved(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
     const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
-    return ms_allocation_notes(allocation)->shadow != NULL ||
-           lineage->deferred_bytes > lineage->cached_bytes ||
+    return allocation->notes.shadow != NULL || lineage->deferred_bytes > lineage->cached_bytes ||
            (nothing < lineage->bytes &&
             ms_backing_bytes(ms_allocation_backing(allocation)) < allocation->granule_bytes);
 }

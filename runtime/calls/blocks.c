@@ -21,10 +21,10 @@ static struct ms_allocation *claim(CUdeviceptr address)
 
 static void add_change(struct ms_allocation *allocation)
 {
-    ms_allocation_notes(allocation)->touches++;
+    allocation->notes.touches++;
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
     if (ms_is_capturing())
-        ms_allocation_notes(allocation)->keeps_dead = true;
+        allocation->notes.keeps_dead = true;
 }
 
 /* Returns false if no block begins there. */

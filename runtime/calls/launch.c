@@ -253,7 +253,6 @@ static bool record_in(const struct ms_part *out, const struct input *in,
     const struct ms_part *part = in != NULL ? &in->part : NULL;
     if (ms_parameters_is_unloading() || out->begin >= out->end ||
         (part != NULL && part->begin >= part->end) ||
-        !ms_carve_is_block(out->allocation, out->begin, out->end) ||
         ms_lineage_any(ms_allocation_lineage(out->allocation), out->begin, out->end,
                        MS_PRESENT | MS_OF_KIND(MS_PARKED)) ||
         is_forbidden(out) || (part != NULL && is_forbidden(part)))

@@ -76,8 +76,8 @@ static bool has_tokens(const struct ms_allocation_facts *facts, bool asks_now)
     if (allocation == NULL)
         return false;
     if (asks_now)
-        ms_allocation_notes(allocation)->has_tokens = true;
-    return ms_allocation_notes(allocation)->has_tokens;
+        allocation->notes.has_tokens = true;
+    return allocation->notes.has_tokens;
 }
 
 /* Attributes have 4 or 8 bytes. Both architectures are little-endian. */

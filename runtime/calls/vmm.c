@@ -599,7 +599,7 @@ static CUresult grant(CUdeviceptr address, struct ms_program_mapping *mapping, C
 {
     CUresult result = CUDA_SUCCESS;
     if (!may_defer && !mapping->is_accessible && !mapping->is_real) {
-        ms_why_fall_back(MS_REASON_UNEXAMINED, end - address, NULL);
+        ms_why_fall_back(MS_REASON_UNEXAMINED, end - address);
         result = make_range_real(address, end, attempt);
         mapping->is_real = true;
     }

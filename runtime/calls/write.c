@@ -191,7 +191,7 @@ static struct ms_host_snapshot *take_snapshot(size_t bytes)
     if (snapshot != NULL)
         ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
-        ms_why_fall_back(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
+        ms_why_fall_back(MS_REASON_SNAPSHOT_LIMIT, bytes);
     return snapshot;
 }
 

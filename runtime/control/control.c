@@ -24,6 +24,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/pages.h"
 #include "runtime/base/peer.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/thread.h"
 #include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
@@ -555,12 +556,6 @@ static struct {
     int quiet;                    /* looks since the file changed */
 } control = {.wake = -1};
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static bool read_plan(const struct stat *now, struct ms_fault *fault)
 {
     if (!ms_control_file(control.path, fault))
@@ -583,9 +578,10 @@ static void look_at_plan(void)
     struct ms_fault fault;
     if (control.path[0] == '\0' || stat(control.path, &now) != 0)
         return;
-    control.quiet = is_same(&now, &control.seen) ? control.quiet + 1 : 0;
+    control.quiet = ms_regular_file_is_same(&now, &control.seen) ? control.quiet + 1 : 0;
     control.seen = now;
-    if ((control.quiet != 1 && control.quiet != PATIENCE) || is_same(&now, &control.read))
+    if ((control.quiet != 1 && control.quiet != PATIENCE) ||
+        ms_regular_file_is_same(&now, &control.read))
         return;
     if (!read_plan(&now, &fault) && control.quiet == PATIENCE)
         refuse(&now, &fault);

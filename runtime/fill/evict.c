@@ -58,7 +58,7 @@ static bool can_restore(const struct ms_allocation *allocation)
     const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
     return ms_backing_bytes(ms_allocation_backing(allocation)) > 0 &&
            (lineage->resident_bytes < lineage->bytes ||
-            (ms_carve_has_begun(allocation) && !ms_allocation_notes(allocation)->keeps_dead));
+            (ms_carve_has_begun(allocation) && !allocation->notes.keeps_dead));
 }
 
 static bool has_leftover(const struct ms_allocation *allocation)
@@ -72,7 +72,7 @@ static struct candidate candidate_of(struct ms_allocation *allocation)
     ms_carve_settle(allocation, 0, allocation->bytes);
     return (struct candidate){.address = allocation->address,
                               .id = allocation->id,
-                              .touches = ms_allocation_notes(allocation)->touches,
+                              .touches = allocation->notes.touches,
                               .context = allocation->context};
 }
 
@@ -157,7 +157,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
     for (size_t i = 0; i < count; i++) {
         MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
-            ms_allocation_notes(allocation)->touches == candidates[i].touches)
+            allocation->notes.touches == candidates[i].touches)
             freed += evict_published(allocation, way);
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);

@@ -913,7 +913,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     const bool is_cached = need->becomes == MS_BECOMES_CACHED;
     CUresult result = refuse_absent(allocation, begin, end);
     if (is_cached)
-        ms_allocation_notes(allocation)->touches++;
+        allocation->notes.touches++;
     if (result == CUDA_SUCCESS &&
         ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_MISSING)) {
         extend_window(allocation);
@@ -1231,9 +1231,9 @@ static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin
     if (row->becomes == MS_BECOMES_OVERWRITTEN)
         return overwrite_mapped(allocation, begin, end, row);
     if (row->becomes == MS_BECOMES_PINNED)
-        ms_allocation_notes(allocation)->keeps_dead = true;
+        allocation->notes.keeps_dead = true;
     if (need == MS_NEED_PIN)
-        ms_allocation_notes(allocation)->is_exported = true;
+        allocation->notes.is_exported = true;
     if (faults) /* a kernel must meet no memory there, not even the sink */
         result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     /* while the content still identifies the tensor */

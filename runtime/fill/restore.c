@@ -289,7 +289,7 @@ static bool may_be_restored(const struct ms_allocation *allocation)
 {
     return ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes,
                           MS_OF_KIND(MS_RESIDENT)) &&
-           !ms_allocation_notes(allocation)->keeps_dead;
+           !allocation->notes.keeps_dead;
 }
 
 size_t ms_restore_all(void)
@@ -336,7 +336,7 @@ CUresult ms_restore_keep(void)
         if (!ms_restore_is_due(allocation))
             continue;
         const CUresult kept = keep(allocation);
-        ms_allocation_notes(allocation)->was_resident = kept != CUDA_SUCCESS;
+        allocation->notes.was_resident = kept != CUDA_SUCCESS;
         result = result == CUDA_SUCCESS ? kept : result;
     }
     return result;

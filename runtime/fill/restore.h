@@ -47,12 +47,12 @@ size_t ms_restore_all(void);
  * address that nobody has seen. */
 static inline void ms_restore_mark(struct ms_allocation *allocation)
 {
-    ms_allocation_notes(allocation)->was_resident = true;
+    allocation->notes.was_resident = true;
 }
 
 static inline bool ms_restore_is_due(const struct ms_allocation *allocation)
 {
-    return ms_allocation_notes(allocation)->was_resident;
+    return allocation->notes.was_resident;
 }
 
 /* Makes the written bytes of all marked allocations resident again. An allocation for which

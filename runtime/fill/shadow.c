@@ -24,7 +24,7 @@ static bool is_sampled(const struct ms_allocation *allocation)
 
 static bool reserve(struct ms_allocation *allocation)
 {
-    struct ms_notes *notes = ms_allocation_notes(allocation);
+    struct ms_notes *notes = &allocation->notes;
     if (notes->shadow != NULL)
         return true;
     struct ms_backing *shadow = ms_heap_alloc(sizeof(*shadow));
@@ -41,7 +41,7 @@ static bool reserve(struct ms_allocation *allocation)
 static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     return is_sampled(allocation) && reserve(allocation) &&
-           ms_backing_cover(ms_allocation_notes(allocation)->shadow, begin, end) == CUDA_SUCCESS;
+           ms_backing_cover(allocation->notes.shadow, begin, end) == CUDA_SUCCESS;
 }
 
 /* Keeps the current context, because the legacy stream belongs to it. */
@@ -151,7 +151,7 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_driver_scope scope; /* unmapping would end a capture */
-    struct ms_backing *shadow = ms_allocation_notes(allocation)->shadow;
+    struct ms_backing *shadow = allocation->notes.shadow;
     if (shadow == NULL || !enter(&scope))
         return;
     ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes, false);
@@ -166,7 +166,7 @@ static void forget(struct ms_content *content)
 /* Frees the whole shadow, after marking that no byte has one. */
 static size_t give_up(struct ms_allocation *allocation)
 {
-    struct ms_notes *notes = ms_allocation_notes(allocation);
+    struct ms_notes *notes = &allocation->notes;
     const size_t freed = notes->shadow != NULL ? notes->shadow->backed_bytes : 0;
     if (freed == 0 ||
         ms_bytes_change_range(allocation, 0, allocation->bytes, forget) != CUDA_SUCCESS)

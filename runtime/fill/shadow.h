@@ -31,7 +31,7 @@ static inline bool ms_verifies(void)
 /* The address of the shadow of the byte at `at`; 0: the allocation has no shadow. */
 static inline CUdeviceptr ms_shadow_address(const struct ms_allocation *allocation, size_t at)
 {
-    const struct ms_backing *shadow = ms_allocation_notes(allocation)->shadow;
+    const struct ms_backing *shadow = allocation->notes.shadow;
     return shadow != NULL ? shadow->address + at : 0;
 }
 

@@ -211,7 +211,7 @@ static bool read_allocation(struct suspension *suspension, struct ms_allocation 
 /* True if the memory belongs to another process, or others use it. */
 static bool stays(const struct ms_allocation *allocation)
 {
-    return allocation->is_opened || ms_allocation_notes(allocation)->is_exported;
+    return allocation->is_opened || allocation->notes.is_exported;
 }
 
 /* The bytes cannot be sent again, so they are read as all that is only in device memory. */
@@ -267,13 +267,24 @@ static bool read_all(struct suspension *suspension, const char *folder)
 
 /* --- giving memory back */
 
-/* Bytes outside of blocks count as used: a captured graph may use returned blocks. */
+/* Bytes outside of blocks count as used: a captured graph may use returned blocks. A range over
+ * blocks side by side uses each block alone. */
+static void add_uses(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_range block;
+    while (begin < end) {
+        const bool ends = ms_carve_next_block(allocation, begin, &block) && block.end < end;
+        const size_t stop = ends ? block.end : end;
+        ms_carve_add_use(allocation, begin, stop);
+        begin = stop;
+    }
+}
+
 static void set_kept(const struct kept *kept)
 {
     struct ms_allocation *allocation = kept->allocation;
     const size_t begin = kept->range.begin, end = kept->range.end;
-    if (!ms_carve_is_block(allocation, begin, end))
-        ms_carve_add_use(allocation, begin, end);
+    add_uses(allocation, begin, end);
     if (ms_bytes_set(allocation, begin, end, &kept->content) == CUDA_SUCCESS)
         ms_restore_mark(allocation);
 }

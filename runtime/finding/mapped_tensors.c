@@ -6,6 +6,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/driver/flags.h"
 #include "runtime/files/file.h"
 #include "runtime/files/kept_files.h"
@@ -49,12 +50,6 @@ static bool looks_like_checkpoint(const struct ms_mapping *mapping)
            ms_tensor_places_is_start(start, &length);
 }
 
-static bool is_same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 /* Opens the file and reads its header. */
 static void read_header(struct file *file, const struct ms_mapping *mapping)
 {
@@ -84,7 +79,8 @@ static bool is_held(struct file *file)
     if (file->kept.file == NULL)
         ms_kept_files_set(&file->kept, ms_trust_open(file->place, 0));
     ms_kept_files_use(&file->kept);
-    return file->kept.file != NULL && is_same_file(ms_file_stat(file->kept.file), &file->seen);
+    return file->kept.file != NULL &&
+           ms_regular_file_is_same(ms_file_stat(file->kept.file), &file->seen);
 }
 
 static struct file *add_file(const struct ms_mapping *mapping)
@@ -111,7 +107,7 @@ static bool is_as_before(const struct file *file)
     if (file->kept.file != NULL)
         return ms_trust_check(file->kept.file, &failure);
     return file->header.count > 0
-               ? stat(file->place->path, &now) == 0 && is_same_file(&now, &file->seen)
+               ? stat(file->place->path, &now) == 0 && ms_regular_file_is_same(&now, &file->seen)
                : !file->is_tried;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/checksum.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/config/config.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file.h"
@@ -140,12 +141,6 @@ static void let_go_old(void)
     }
 }
 
-static bool is_same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static void read_header(struct opened *file)
 {
     struct ms_file_failure failure;
@@ -173,7 +168,7 @@ static bool is_held(struct opened *file)
         file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + pause_ns;
         return false;
     }
-    if (!is_same_file(&file->seen, ms_file_stat(file->kept.file))) {
+    if (!ms_regular_file_is_same(&file->seen, ms_file_stat(file->kept.file))) {
         memset(step_sums, 0, sizeof(step_sums));
         ms_tensor_places_cleanup(&file->header);
         read_header(file);

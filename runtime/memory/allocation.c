@@ -108,24 +108,19 @@ struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation)
     return &MS_OWN(allocation)->backing;
 }
 
-struct ms_notes *ms_allocation_notes(const struct ms_allocation *allocation)
-{
-    return &MS_OWN(allocation)->notes;
-}
-
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
     const size_t pooled = ms_pooled_bytes(allocation);
     ms_backing_release(&MS_OWN(allocation)->backing);
-    if (MS_OWN(allocation)->notes.shadow != NULL)
-        ms_backing_release(MS_OWN(allocation)->notes.shadow);
+    if (allocation->notes.shadow != NULL)
+        ms_backing_release(allocation->notes.shadow);
     if (allocation->pool != NULL)
         ms_pool_count(allocation->pool, -(int64_t)pooled);
     ms_state_sample();
     ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
     ms_sorted_cleanup(&MS_OWN(allocation)->blocks.all);
     ms_trimmed_forget(allocation);
-    ms_heap_free(MS_OWN(allocation)->notes.shadow);
+    ms_heap_free(allocation->notes.shadow);
     ms_heap_free(allocation);
 }
 

@@ -2,10 +2,10 @@
 /*
  * An allocation: its immutable facts, and the life of it: making, covering and destroying it.
  *
- * The rest of an allocation is closed: memory/ alone sees the inside (memory_internal.h). A claim
- * (space.h) guards that rest. So outside of memory/ a pointer to an allocation that is not const is
- * a claim, or an allocation that is in no index; a function that changes an allocation takes such a
- * pointer.
+ * The record of an allocation is closed: memory/ alone sees the inside (memory_internal.h). A
+ * claim (space.h) guards the record and the notes. So outside of memory/ a pointer to an allocation
+ * that is not const is a claim, or an allocation that is in no index; a function that changes an
+ * allocation takes such a pointer.
  */
 #pragma once
 
@@ -20,8 +20,21 @@
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
 
-/* The facts: immutable after ms_space_add, but for `freed`. Only memory/ makes an allocation,
- * because the inside lies behind the facts. */
+/* Notes of the rooms about an allocation; the claim guards them. */
+struct ms_notes {
+    struct ms_backing *shadow; /* owned, of ms_heap_alloc (fill/shadow.h); NULL: none */
+    uint32_t touches;  /* how often queued work was about to begin to use the memory, or the blocks
+                         changed: a thread that waited for the device before must wait again */
+    bool has_tokens;   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
+    bool is_exported;  /* another process, or NCCL, uses the memory, which stays where it is */
+    bool was_resident; /* before a plan came, or a suspension; not once resident again
+                          (restore.h) */
+    bool keeps_dead; /* a captured graph or an exported handle may use the memory of blocks that the
+                        program has returned */
+};
+
+/* The facts: immutable after ms_space_add, but for `notes` and `freed`. Only memory/ makes an
+ * allocation, because the inside lies behind the facts. */
 struct ms_allocation {
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
@@ -35,6 +48,8 @@ struct ms_allocation {
     bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
     bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
+
+    struct ms_notes notes;
 
     /* For the owner of an allocation that is in no index (delayed_free.h). */
     struct {
@@ -67,20 +82,6 @@ const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *alloc
 /* The memory of a claimed allocation: to look at, and to change by the functions of backing.h. */
 const struct ms_backing *ms_allocation_backing(const struct ms_allocation *allocation);
 struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation);
-
-/* Notes of the rooms about a claimed allocation. */
-struct ms_notes {
-    struct ms_backing *shadow; /* owned, of ms_heap_alloc (fill/shadow.h); NULL: none */
-    uint32_t touches;  /* how often queued work was about to begin to use the memory, or the blocks
-                         changed: a thread that waited for the device before must wait again */
-    bool has_tokens;   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
-    bool is_exported;  /* another process, or NCCL, uses the memory, which stays where it is */
-    bool was_resident; /* before a plan came, or a suspension; not once resident again
-                          (restore.h) */
-    bool keeps_dead; /* a captured graph or an exported handle may use the memory of blocks that the
-                        program has returned */
-};
-struct ms_notes *ms_allocation_notes(const struct ms_allocation *allocation);
 
 /* Memory that the shim promises to the program, or opens for it. */
 struct ms_promise {

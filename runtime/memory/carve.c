@@ -84,7 +84,7 @@ MS_HOLDS(ready_lock) static struct ms_ready *find_ready_place(CUdeviceptr addres
 static bool may_be_ready(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
-    return MS_OWN(allocation)->notes.shadow == NULL &&
+    return allocation->notes.shadow == NULL &&
            lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
 }
 
@@ -100,8 +100,7 @@ static void settle_snapshots(struct ms_allocation *allocation)
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     const struct ms_range all = {0, allocation->bytes};
     if (lineage->kind_bytes[MS_SOURCE] > lineage->file_bytes &&
-        lineage->deferred_bytes == lineage->cached_bytes &&
-        MS_OWN(allocation)->notes.shadow == NULL)
+        lineage->deferred_bytes == lineage->cached_bytes && allocation->notes.shadow == NULL)
         ms_lineage_change(&MS_OWN(allocation)->lineage, &all, 1, keep_unwanted);
 }
 
@@ -184,12 +183,6 @@ bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
     *block_out = block != NULL ? (struct ms_range){block->begin, block->end}
                                : (struct ms_range){0, allocation->bytes};
     return carved ? block != NULL : offset < allocation->bytes;
-}
-
-bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    return !MS_OWN(allocation)->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
 }
 
 static void stray(struct ms_allocation *allocation)
@@ -360,8 +353,7 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
 {
     if (!ms_carve_remove_block(allocation, begin, end_out))
         return false;
-    if (change(allocation, begin, *end_out, ms_carve_forget) &&
-        !MS_OWN(allocation)->notes.keeps_dead)
+    if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->notes.keeps_dead)
         ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
                                               present_bytes(allocation, begin, *end_out));
     add_gain(allocation, (int64_t)trimmed_bytes(allocation, begin, *end_out));
@@ -380,7 +372,7 @@ static void make_block(struct ms_allocation *allocation, const struct ms_range *
         ;
     if (carve(allocation, block->begin, block->end) == MS_CARVED)
         return;
-    MS_OWN(allocation)->notes.keeps_dead = true;
+    allocation->notes.keeps_dead = true;
     stray(allocation);
 }
 
@@ -488,7 +480,7 @@ static void give_up_dead(struct ms_allocation *allocation)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_carve_set_leftover(allocation, 0);
-    if (!MS_OWN(allocation)->is_carved || MS_OWN(allocation)->notes.keeps_dead)
+    if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead || blocks->strayed)
         return;
     size_t at = 0;
     struct ms_position next = {0, 0};

@@ -51,10 +51,6 @@ bool ms_carve_has_begun(const struct ms_allocation *allocation);
 bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
                          struct ms_range *block_out);
 
-/* True if [begin, end) may be deferred: all of it lies in blocks, the allocation is one block, or
- * the program uses bytes outside of all blocks. */
-bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, size_t end);
-
 /* A call of the program uses [begin, end). */
 void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
@@ -64,7 +60,8 @@ typedef CUresult ms_carve_bring(struct ms_allocation *allocation, size_t begin, 
 CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_carve_bring *bring);
 
 /*
- * Gives the leftover memory back, that of returned blocks, unless others may use it. With
+ * Gives the leftover memory back, that of returned blocks, unless others may use it, or the program
+ * has used bytes outside of all blocks, which nobody can tell from leftover bytes. With
  * can_replay also the memory of all bytes that a replay can make again, as can_replay says of their
  * content. Returns how many bytes of memory went back. The caller has waited until the device was
  * done with the memory, and nothing has begun to use it since.

@@ -197,12 +197,6 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
                      struct ms_extent *extent_out);
 
-/* Bytes that are in memory and can be given back. */
-static inline size_t ms_lineage_cached_bytes(const struct ms_lineage *lineage)
-{
-    return lineage->cached_bytes;
-}
-
 /* The extent that contains offset, cut to begin at offset. */
 static inline struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
 {

@@ -138,7 +138,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
     for (size_t i = 0; i < pieces->count; i++)
         set_content(allocation, mapping->begin + pieces->all[i].begin,
                     mapping->begin + pieces->all[i].end, MS_RESIDENT);
-    MS_OWN(allocation)->notes.keeps_dead = true;
+    allocation->notes.keeps_dead = true;
     ms_backing_end_pieces(pieces, allocation->device);
     return CUDA_SUCCESS;
 }
@@ -165,7 +165,7 @@ CUresult ms_mappings_remove(struct ms_allocation *allocation,
         result = ms_backing_take_pieces(backing, mapping->begin, mapping->end, pieces_out);
     if (result != CUDA_SUCCESS)
         return result;
-    MS_OWN(allocation)->notes.touches++;
+    allocation->notes.touches++;
     ms_carve_cut(allocation, mapping->begin, mapping->end);
     ms_backing_uncover(backing, mapping->begin, mapping->end, true);
     set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);

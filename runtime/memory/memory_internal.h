@@ -63,7 +63,6 @@ struct ms_inside {
     struct ms_backing backing;
 
     /* guarded by the claim */
-    struct ms_notes notes;
     bool has_ready;  /* some blocks are, or were, ready (ready.h) */
     bool uncarvable; /* written before the first block was taken: stays one block */
 
@@ -126,6 +125,15 @@ static inline struct ms_block *ms_block_behind(const struct ms_allocation *alloc
 
 /* Ends a claim without publishing: counts the allocation as deferred or not. */
 void ms_space_unclaim(struct ms_allocation *allocation);
+
+/* True if [begin, end) may be deferred: all of it lies in blocks, the allocation is one block, or
+ * the program uses bytes outside of all blocks. */
+static inline bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin,
+                                     size_t end)
+{
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
+    return !MS_OWN(allocation)->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
+}
 
 /* carve.c: adds the block [begin, end); false if out of memory. */
 bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t end);

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/memory/space.h"
+#include "runtime/memory/memory_internal.h"
 
 _Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");
 
@@ -104,6 +104,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
 struct ms_recorded_launch *ms_recorded_launch_of(const struct ms_part *out,
                                                  const struct ms_part *in)
 {
+    if (!ms_carve_is_block(out->allocation, out->begin, out->end))
+        return NULL;
     const struct below below = below_of(out);
     struct ms_recorded_launch *recorded =
         below.launches < MS_MAX_LAUNCH_DEPTH ? ms_recorded_launch_create() : NULL;

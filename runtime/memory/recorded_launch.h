@@ -56,7 +56,8 @@ struct ms_recorded_launch *ms_recorded_launch_create(void);
 /*
  * A launch that writes `out` and, unless `in` is NULL, reads `in`: with the lineage of both. The
  * caller adds the call, whether the launch only writes, and what it loads of its input. NULL: out
- * of memory, launches lie too deep, or a replay might not restore `in`.
+ * of memory, launches lie too deep, a replay might not restore `in`, or `out` may not be deferred,
+ * because some of its bytes lie in no block.
  */
 struct ms_recorded_launch *ms_recorded_launch_of(const struct ms_part *out,
                                                  const struct ms_part *in);

@@ -279,29 +279,6 @@ struct ms_allocation *ms_space_hold(CUdeviceptr address, struct ms_allocation **
     return by == 0 || by == pthread_self() ? in_context(allocation) : NULL;
 }
 
-void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
-                        struct ms_allocation **b_out)
-{
-    *a_out = *b_out = NULL;
-    if (is_empty())
-        return;
-    ms_claim_check(a < b ? a : b);
-    ms_lock_take(&ms_space_lock);
-    if (a > b) {
-        struct ms_allocation **swapped = a_out;
-        a_out = b_out;
-        b_out = swapped;
-        const CUdeviceptr low = b;
-        b = a;
-        a = low;
-    }
-    struct ms_allocation *first = claim_locked(find_locked, a);
-    *a_out = first;
-    /* Both addresses may lie in one allocation, which must not be claimed twice. */
-    *b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
-    ms_lock_drop(&ms_space_lock);
-}
-
 enum { BEFORE = 512 }; /* a pointer up to so many bytes before a block may be meant for it */
 
 /* One range that covers the blocks which a pointer at this offset may refer to; perhaps empty. */
@@ -370,22 +347,6 @@ void ms_space_release(struct ms_allocation *allocation)
         ms_carve_settle(allocation, 0, allocation->bytes);
     ms_publish_allocation(allocation);
     ms_space_unclaim(allocation);
-}
-
-struct ms_allocation *ms_space_claim_same(CUdeviceptr address, uint64_t id)
-{
-    struct ms_allocation *allocation = ms_space_claim(address);
-    if (allocation == NULL || allocation->id == id)
-        return allocation;
-    ms_space_release(allocation);
-    return NULL;
-}
-
-struct ms_allocation *ms_space_walk(struct ms_allocation *before)
-{
-    const CUdeviceptr at = before != NULL ? before->address + before->bytes : 0;
-    ms_space_release(before);
-    return ms_space_claim_next(at);
 }
 
 static struct ms_allocation_facts facts_of(const struct ms_allocation *allocation)

@@ -5,7 +5,7 @@
  * ms_space_lock guards the index and the claim flags. It is never held across a driver call. A
  * *claim* gives one thread an allocation and guards its lineage and backing. A claim may be held
  * across the shim's own driver calls, none of which runs code of the program. A thread takes two
- * claims only in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds
+ * claims only in the order of addresses (ms_claims_begin). A thread that waits for a claim holds
  * no lock but turns (docs/locking.md).
  */
 #pragma once
@@ -89,11 +89,6 @@ static inline struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
     return claimed;
 }
 
-/* Claims the allocations that contain two addresses. *a_out and *b_out may be the same allocation,
- * and each may be NULL. */
-void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
-                        struct ms_allocation **b_out);
-
 /* Claims the first allocation at or after address, or returns NULL. For walks. */
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
@@ -102,7 +97,12 @@ void ms_space_release(struct ms_allocation *allocation);
 
 /* A step of a walk over all allocations: ends the claim on `before`, and claims the next allocation
  * above `before`. A walk begins and ends with NULL. */
-struct ms_allocation *ms_space_walk(struct ms_allocation *before);
+static inline struct ms_allocation *ms_space_walk(struct ms_allocation *before)
+{
+    const CUdeviceptr at = before != NULL ? before->address + before->bytes : 0;
+    ms_space_release(before);
+    return ms_space_claim_next(at);
+}
 
 /*
  * Claims that end with the block in which their variable stands:
@@ -122,9 +122,12 @@ struct ms_claims {
 #define MS_CLAIMED_BOTH __attribute__((cleanup(ms_claims_end)))
 static inline struct ms_claims ms_claims_begin(CUdeviceptr first, CUdeviceptr second)
 {
-    struct ms_claims claims;
-    ms_space_claim_two(first, second, &claims.first, &claims.second);
-    return claims;
+    const CUdeviceptr low = first < second ? first : second, high = first < second ? second : first;
+    struct ms_allocation *const a = ms_space_claim(low);
+    /* Both addresses may lie in one allocation, which must not be claimed twice. */
+    const bool is_one = a != NULL && ms_offset(a, high) < a->bytes;
+    struct ms_allocation *const b = is_one ? a : ms_space_claim(high);
+    return first < second ? (struct ms_claims){a, b} : (struct ms_claims){b, a};
 }
 static inline void ms_claims_end(const struct ms_claims *claims)
 {
@@ -134,7 +137,14 @@ static inline void ms_claims_end(const struct ms_claims *claims)
 }
 
 /* Claims the allocation at an address if that allocation still has this id, else returns NULL. */
-struct ms_allocation *ms_space_claim_same(CUdeviceptr address, uint64_t id);
+static inline struct ms_allocation *ms_space_claim_same(CUdeviceptr address, uint64_t id)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || allocation->id == id)
+        return allocation;
+    ms_space_release(allocation);
+    return NULL;
+}
 
 /* Copies the facts of the first allocation that ends behind address. False if there is none. */
 bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);

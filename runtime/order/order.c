@@ -231,7 +231,7 @@ bool ms_order_may_record(CUstream stream)
     if (ms_is_gated()) {
         const CUresult state = wait_a_moment(stream);
         if (state == CUDA_ERROR_NOT_READY)
-            ms_why_fall_back(MS_REASON_BUSY_STREAM, 0, NULL);
+            ms_why_fall_back(MS_REASON_BUSY_STREAM, 0);
         return state == CUDA_SUCCESS;
     }
     /* The query also fails for handles that are no streams, and after errors of earlier work: such

@@ -10,6 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/pages.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/files/file.h"
 #include "runtime/files/file_thread.h"
 
@@ -66,18 +67,13 @@ static uint64_t end_of(size_t index)
     return tensor.offset + tensor.bytes;
 }
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static struct file *find_file(const struct stat *stat)
 {
-    if (known.last < known.file_count && is_same(&known.file[known.last].stat, stat))
+    if (known.last < known.file_count &&
+        ms_regular_file_is_same(&known.file[known.last].stat, stat))
         return &known.file[known.last];
     for (size_t i = 0; i < known.file_count; i++) {
-        if (is_same(&known.file[i].stat, stat)) {
+        if (ms_regular_file_is_same(&known.file[i].stat, stat)) {
             known.last = i;
             return &known.file[i];
         }
@@ -228,7 +224,7 @@ static bool holds_file(const struct ms_checkpoint *checkpoint, const struct stat
     struct stat now;
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++) {
         const char *file = ms_checkpoint_tensor(checkpoint, i).file;
-        if (file != before && stat(file, &now) == 0 && is_same(&now, wanted))
+        if (file != before && stat(file, &now) == 0 && ms_regular_file_is_same(&now, wanted))
             return true;
         before = file;
     }

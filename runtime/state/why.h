@@ -27,10 +27,9 @@ void ms_why_end(const struct ms_why *why);
 /* The thread has materialised `bytes` bytes. */
 void ms_why_add(uint64_t bytes);
 
-/* Something could not stay deferred. `text` is the text of ms_explain, or NULL. */
-static inline void ms_why_fall_back(enum ms_reason reason, uint64_t bytes, const char *text)
+/* Something could not stay deferred. */
+static inline void ms_why_fall_back(enum ms_reason reason, uint64_t bytes)
 {
     ms_counter_add(MS_COUNT_FALLBACKS, 1);
-    ms_state_event(&(struct ms_event){
-        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .text = text});
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes});
 }

@@ -21,6 +21,9 @@ MEANINGS = {
     "strangers": "those that do not bear the name of their file",
     "memory": "those of memory/ that another folder uses: the door to what an allocation is",
     "concerns": "calls of what CONCERNS has, outside of the file that defines it",
+    "by_hand": "places that set or clear a field of an extent's state, or a mark, by hand",
+    "together": "functions that name two of these fields",
+    "marks": "places that name a mark outside of memory/ and of the files that own it",
 }
 # Calls that whoever writes an entry point or a kind of call has to remember.
 CONCERNS = {
@@ -41,6 +44,13 @@ CONCERNS = {
     "transient": r"is_transient",
     "is anything deferred": r"ms_defers_any",
 }
+# The state of an extent, and the marks of the rooms (runtime/memory/lineage.h). States of several fields (MS_REMOTE_COPY) are not
+# fields: ms_lineage_any answers for them.
+MARKS = {"is_shadowed": ("runtime/fill/shadow.c", "runtime/fill/compare.c"), "is_in_sequence": ("runtime/collective/receive.c",)}
+FIELDS = "locality|cached|is_remote_copy|" + "|".join(MARKS)
+NAMES = re.compile(r"(?:->|\.)(%s)\b" % FIELDS)
+SETS = re.compile(r"\w(?:->|\.)(?:%s)\s*[&|]?=(?!=)" % FIELDS)
+FUNCTION = re.compile(r"^[A-Za-z][^\n;{}]*?\b(\w+)\([^;{}]*\)\s*\n\{\n(.*?)^\}", re.M | re.S)
 IMPLEMENTATIONS = {"heap_jemalloc", "heap_libc"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
@@ -82,11 +92,26 @@ def find(build):
         "strangers": [f"{path}: {name}" for name, path in sorted(users) if not bears_name(name, path)],
         "concerns": [],
     }
+    found.update(find_fields(texts))
     found["memory"] = [row for row in found["rooms"] if row.startswith("runtime/memory/")]
     for path, text in sorted(texts.items()):
         if not path.endswith(".c"):
             continue
         found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(text) if owner.get(match[0]) != path]
+    return found
+
+
+def find_fields(texts):
+    """What the figures by_hand, together and marks count, in the folders that know what an extent is."""
+    found = {"by_hand": [], "together": [], "marks": []}
+    floors = check_structure.FLOOR
+    for path, text in sorted(texts.items()):
+        if floors[os.path.dirname(path)] > floors["runtime/memory"]:
+            continue
+        found["by_hand"] += [f"{path}: {match[0]}" for match in SETS.finditer(text)]
+        found["together"] += [f"{path}: {name}" for name, body in FUNCTION.findall(text) if len(set(NAMES.findall(body))) > 1]
+        found["marks"] += [f"{path}: {match[1]}" for match in NAMES.finditer(text)
+                           if path not in MARKS.get(match[1], texts) and not path.startswith("runtime/memory/")]
     return found
 
 

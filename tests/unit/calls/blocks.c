@@ -118,19 +118,18 @@ static bool is_backed(size_t offset)
 /* --- reports */
 
 STORY(a_report_makes_a_block_until_another_takes_it_back, reports(G, 2 * G), has_block(0, G, 3 * G),
-      IS(handed_out() == 1 && MS_OWN(all[0])->notes.touches == 1),
+      IS(handed_out() == 1 && all[0]->notes.touches == 1),
       IS(kind_at(0) == MS_DEAD && kind_at(G) == MS_UNDEFINED && kind_at(3 * G) == MS_DEAD),
-      IS(!is_backed(G) && !ms_allocation_notes(all[0])->keeps_dead),
-      reports(G + 1, 0) /* no block begins there */, reports(0, -G),
-      EQUALS(MS_OWN(all[0])->notes.touches, 1), has_block(0, G, 3 * G), reports(G, -2 * G),
-      has_no_block(0), IS(kind_at(G) == MS_DEAD && MS_OWN(all[0])->notes.touches == 2),
+      IS(!is_backed(G) && !all[0]->notes.keeps_dead), reports(G + 1, 0) /* no block begins there */,
+      reports(0, -G), EQUALS(all[0]->notes.touches, 1), has_block(0, G, 3 * G), reports(G, -2 * G),
+      has_no_block(0), IS(kind_at(G) == MS_DEAD && all[0]->notes.touches == 2),
       reports(BYTES - 1, 1), has_block(0, BYTES - 1, BYTES), reports(BYTES - 1, 0), has_no_block(0),
       EQUALS(handed_out(), 2))
 STORY(a_report_outside_of_an_allocation_changes_nothing, others_have(G), ms_block_report(others, G),
       ms_block_report(others, -G), ms_block_report(0x1000, 1),
       ms_block_report(all[0]->address - 1, 10), reports(0, BYTES + 1), reports(BYTES - 1, 2),
       reports(BYTES, 1),
-      IS(!ms_carve_has_begun(all[0]) && handed_out() == 0 && MS_OWN(all[0])->notes.touches == 0),
+      IS(!ms_carve_has_begun(all[0]) && handed_out() == 0 && all[0]->notes.touches == 0),
       reports(0, BYTES), has_block(0, 0, BYTES))
 STORY(a_new_block_replaces_those_it_overlaps, reports(0, G), reports(G, G), reports(2 * G, G),
       reports(3 * G, G), reports(2 * G - 1, G + 1), has_block(0, 0, G),
@@ -156,11 +155,10 @@ STORY(a_block_after_the_window_gets_memory, reports(0, G), IS(!is_backed(0)), EQ
       IS(is_backed(2 * G) && !is_backed(0) && !is_backed(3 * G)))
 STORY(a_block_in_a_capture_gets_memory_and_keeps_it, atomic_store(&ms_hot.captures, 1),
       reports(2 * G, G), asks_for(1, 2 * G, G, MS_NEED_READ_WRITE, MS_REASON_HANDED_OUT),
-      IS(is_backed(2 * G) && ms_allocation_notes(all[0])->keeps_dead),
-      atomic_store(&ms_hot.captures, 0), ms_allocation_notes(all[0])->keeps_dead = false,
-      reports(2 * G, -G), IS(!ms_allocation_notes(all[0])->keeps_dead), reports(2 * G, G),
-      atomic_store(&ms_hot.captures, 1), reports(2 * G, -G),
-      IS(ms_allocation_notes(all[0])->keeps_dead), atomic_store(&ms_hot.captures, 0))
+      IS(is_backed(2 * G) && all[0]->notes.keeps_dead), atomic_store(&ms_hot.captures, 0),
+      all[0]->notes.keeps_dead = false, reports(2 * G, -G), IS(!all[0]->notes.keeps_dead),
+      reports(2 * G, G), atomic_store(&ms_hot.captures, 1), reports(2 * G, -G),
+      IS(all[0]->notes.keeps_dead), atomic_store(&ms_hot.captures, 0))
 STORY(a_block_gets_memory_while_unexamined_work_is_queued, ms_examining_expect(),
       ms_examining_missed(), fake.is_busy = true, reports(2 * G, G),
       asks_for(1, 2 * G, G, MS_NEED_READ_WRITE, MS_REASON_UNEXAMINED), IS(is_backed(2 * G)),
@@ -231,8 +229,7 @@ static bool hand_out(size_t begin, int64_t bytes)
 }
 
 STORY(a_report_takes_a_block_handed_out_unseen_back, leaves(), IS(hand_out(2 * G, 1)),
-      EQUALS(MS_OWN(all[0])->notes.touches, 2), reports(2 * G, 0),
-      EQUALS(MS_OWN(all[0])->notes.touches, 3),
+      EQUALS(all[0]->notes.touches, 2), reports(2 * G, 0), EQUALS(all[0]->notes.touches, 3),
       IS(!hand_out(2 * G, 0)) /* it is not handed out any more */,
       EQUALS(ms_carve_leftover_bytes(), 2 * G), IS(hand_out(2 * G, 2)), reports(2 * G + 1, 10),
       IS(!hand_out(2 * G, 0)), has_block(0, 2 * G + 1, 2 * G + 11))

@@ -301,7 +301,7 @@ MS_TEST(each_need_gets_bytes_this_rank_keeps)
         CHECK_PLACEMENT(need, FILLED, LAUNCHED, expected[need].local);
         CHECK_EQ(set_bytes, expected[need].replayed * GRANULE);
         CHECK_EQ(allocation.blocks.strayed, expected[need].is_use);
-        CHECK_EQ(allocation.notes.keeps_dead, expected[need].is_pinned);
+        CHECK_EQ(allocation.facts.notes.keeps_dead, expected[need].is_pinned);
         end();
     }
 }
@@ -638,8 +638,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
     bool one_handle = false;
     CHECK_EQ(ms_access_export(low_one->address + SIZE - 1, 1, &one_handle), CUDA_SUCCESS);
     check_backed(4, 0);
-    CHECK(one_handle && ms_allocation_notes(low_one)->keeps_dead &&
-          !ms_allocation_notes(high_one)->keeps_dead);
+    CHECK(one_handle && low_one->notes.keeps_dead && !high_one->notes.keeps_dead);
     CHECK_EQ(ms_access_export(high_one->address + G, 0, &one_handle), CUDA_SUCCESS);
     check_backed(4, 0); /* nothing of it */
     CHECK(one_handle);
@@ -648,7 +647,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
     check_backed(4, 0);
     CHECK_EQ(ms_access_export(low_one->address, to_high + 1, &one_handle), CUDA_SUCCESS);
     check_backed(4, 4);
-    CHECK(one_handle && ms_allocation_notes(high_one)->keeps_dead);
+    CHECK(one_handle && high_one->notes.keeps_dead);
     CHECK(ms_allocation_lineage(low_one)->resident_bytes == SIZE &&
           ms_allocation_lineage(high_one)->resident_bytes == SIZE);
     CHECK_EQ(exported_count, 4);
@@ -675,7 +674,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_that_fails_ends_there)
     CHECK_EQ(ms_access_export(low_one->address, all, &one_handle), CUDA_ERROR_UNKNOWN);
     CHECK(!one_handle);
     check_backed(0, 0);
-    CHECK(!ms_allocation_notes(high_one)->keeps_dead);
+    CHECK(!high_one->notes.keeps_dead);
 }
 
 /* --- what a write has recorded in granules with memory */

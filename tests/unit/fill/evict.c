@@ -188,7 +188,7 @@ static void read_granule(void)
 
 static void touch(void)
 {
-    ms_allocation_notes(all[0])->touches++;
+    all[0]->notes.touches++;
 }
 
 /* Freed, and another one lies there. */
@@ -356,13 +356,12 @@ STORY(memory_is_asked_of_what_has_some_to_give_back, has(ALL), IS(!is_asked()),
       writes(0, 0, 1, resident), IS(is_asked()), writes(0, 0, ALL - 1, resident), IS(is_asked()),
       writes(0, 0, ALL, resident), IS(!is_asked()))
 STORY(memory_is_asked_of_blocks_unless_a_graph_uses_it, has(ALL), takes_block(0, ALL),
-      writes(0, 0, ALL, resident), IS(is_asked()), ms_allocation_notes(all[0])->keeps_dead = true,
-      IS(!is_asked()))
+      writes(0, 0, ALL, resident), IS(is_asked()), all[0]->notes.keeps_dead = true, IS(!is_asked()))
 
 STORY(dead_memory_goes_back_unless_a_graph_uses_it, carves(), writes(0, 0, 2 * G, cached),
-      ms_allocation_notes(all[0])->keeps_dead = true, lets_go(6 * G), has_memory(0, 6 * G),
-      IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(),
-      ms_allocation_notes(all[0])->keeps_dead = false, lets_go(4 * G), has_memory(0, 4 * G),
+      all[0]->notes.keeps_dead = true, lets_go(6 * G), has_memory(0, 6 * G),
+      IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(), all[0]->notes.keeps_dead = false,
+      lets_go(4 * G), has_memory(0, 4 * G),
       EQUALS(ms_allocation_lineage(all[0])->dead_bytes, 2 * G),
       EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_leftover_bytes(), 0))
 

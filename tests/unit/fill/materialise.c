@@ -98,7 +98,7 @@ MS_TEST_BETWEEN(start, end, a_read_keeps_lineage_that_costs_nothing)
     CHECK(at(1).kind == MS_FILL && at(1).cached);
     CHECK(at(2).kind == MS_RESIDENT); /* a snapshot is not kept twice */
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->notes.touches, 1);
+    CHECK_EQ(allocation->notes.touches, 1);
 
     /* Again: there is nothing to do. */
     const size_t work = fake.work_count;
@@ -111,7 +111,7 @@ MS_TEST_BETWEEN(start, end, a_write_makes_its_range_resident)
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
     CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
-    CHECK_EQ(MS_OWN(allocation)->notes.touches, 0);
+    CHECK_EQ(allocation->notes.touches, 0);
 }
 
 MS_TEST_BETWEEN(start, end, the_first_byte_counts)
@@ -508,9 +508,9 @@ MS_TEST_BETWEEN(start_parked, end, parked_bytes_come_step_by_step)
 /* An export is of one handle. */
 MS_TEST_BETWEEN(start_parked, end, an_export_materialises_all_at_once)
 {
-    CHECK(!ms_allocation_notes(allocation)->is_exported);
+    CHECK(!allocation->notes.is_exported);
     CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
-    CHECK(ms_allocation_notes(allocation)->is_exported); /* suspension leaves it */
+    CHECK(allocation->notes.is_exported); /* suspension leaves it */
     CHECK_EQ(ms_allocation_backing(allocation)->chunks.count, 1);
 }
 

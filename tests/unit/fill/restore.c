@@ -186,9 +186,9 @@ MS_TEST_BETWEEN(read_file, end, a_file_that_is_gone_restores_nothing)
 
 MS_TEST_BETWEEN(read_file, forget_file, a_restore_of_all_spares_bytes_a_graph_may_use)
 {
-    ms_allocation_notes(allocation)->keeps_dead = true;
+    allocation->notes.keeps_dead = true;
     CHECK_EQ(ms_restore_all(), 0);
-    ms_allocation_notes(allocation)->keeps_dead = false;
+    allocation->notes.keeps_dead = false;
     CHECK_EQ(ms_restore_all(), 4 * G);
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 4 * G);
 }

@@ -63,7 +63,7 @@ MS_TEST_BETWEEN(start, end, the_last_byte_has_a_shadow)
 {
     struct ms_allocation *longer = fake_allocation(G + 1);
     write_bytes(longer, G - 1, G + 1);
-    CHECK_EQ(ms_allocation_notes(longer)->shadow->bytes, 2 * G);
+    CHECK_EQ(longer->notes.shadow->bytes, 2 * G);
     CHECK_BYTES(shadow_at(longer, G - 1), host, 2);
     fake_allocation_free(longer);
 }
@@ -77,16 +77,16 @@ MS_TEST_BETWEEN(start, end, a_write_is_in_the_shadow_when_it_returns)
     CHECK_EQ(shadow_at(allocation, G + 20)[0], 0);
     CHECK(fake.calls[FAKE_event_synchronize] == 1 && fake.events == 0);
     CHECK(fake.work[0].stream == FAKE_STREAM);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, G);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->bytes, GRANULES * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, G);
+    CHECK_EQ(allocation->notes.shadow->bytes, GRANULES * G);
     CHECK_EQ(ms_shadow_address(allocation, 5) - ms_shadow_address(allocation, 0), 5);
     CHECK(ms_shadow_write(allocation, 1, 4, &fill, NULL, FAKE_STREAM));
     CHECK_BYTES(shadow_at(allocation, 0), "\0\2\3\4\0", 5);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 2 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 2 * G);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
-    CHECK(ms_allocation_notes(other)->shadow == NULL && left_out() == 0);
+    CHECK(other->notes.shadow == NULL && left_out() == 0);
     write_bytes(allocation, 3 * G - 1, 3 * G + 1); /* a byte of each of two granules */
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 4 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 4 * G);
 }
 
 /* Samples eight allocations in a row, whatever number the first one has. */
@@ -100,7 +100,7 @@ static unsigned count_sampled(unsigned percent, unsigned *last_out)
         all[i] = fake_allocation(G);
         const bool is_sampled = ms_shadow_write(all[i], 0, 10, &fill, NULL, FAKE_STREAM);
         CHECK_EQ(left_out() - before, is_sampled ? 0 : 10);
-        CHECK_EQ(is_sampled, ms_allocation_notes(all[i])->shadow != NULL);
+        CHECK_EQ(is_sampled, all[i]->notes.shadow != NULL);
         *last_out = is_sampled ? (unsigned)all[i]->id : *last_out;
         count += is_sampled;
     }
@@ -161,7 +161,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_has_no_shadow_without_memory)
     may_make = 1000000;
     fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_UNKNOWN);
     CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
-    CHECK(ms_allocation_notes(allocation)->shadow == NULL && live == before && left_out() == 2 * G);
+    CHECK(allocation->notes.shadow == NULL && live == before && left_out() == 2 * G);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
     CHECK(fake.calls[FAKE_event_synchronize] == 0 && fake.work_count == 0); /* nothing is queued */
@@ -203,7 +203,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_what_has_a_shadow_has_one)
     write_bytes(allocation, G, 2 * G);
     CHECK(copy(true));
     CHECK_BYTES(shadow_at(other, 3 * G - 19), host, 20);
-    CHECK(ms_allocation_notes(other)->shadow->backed_bytes == 2 * G && left_out() == 0);
+    CHECK(other->notes.shadow->backed_bytes == 2 * G && left_out() == 0);
     CHECK_EQ(fake.work[fake.work_count - 1].bytes, 20);
 }
 
@@ -214,7 +214,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_what_has_none_or_of_another_device_has_non
     other->device = 1;
     CHECK(!copy(true));
     other->device = 0;
-    CHECK(ms_allocation_notes(other)->shadow == NULL && left_out() == 40);
+    CHECK(other->notes.shadow == NULL && left_out() == 40);
     fake_fail(FAKE_memcpy_dtod_async, 1, CUDA_ERROR_INVALID_VALUE);
     CHECK(!copy(true));
     CHECK_EQ(left_out(), 60);
@@ -344,17 +344,17 @@ MS_TEST_BETWEEN(start, end, a_trim_drops_the_shadow_of_whole_granules)
     unmap = ms_driver.mem_unmap;
     ms_driver.mem_unmap = note_unmap;
     ms_shadow_trim(allocation, 1, 2 * G - 1);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 4 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 4 * G);
     ms_shadow_trim(allocation, 1, 2 * G);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 3 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 3 * G);
     CHECK_EQ(unmapped_in, CU_STREAM_CAPTURE_MODE_RELAXED);
     ms_shadow_trim(allocation, 3 * G, BYTES - 1);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 3 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 3 * G);
     fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_DEINITIALIZED);
     ms_shadow_trim(allocation, 0, BYTES);
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 3 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 3 * G);
     ms_shadow_trim(allocation, 3 * G, BYTES); /* the last granule reaches behind the end */
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 2 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 2 * G);
     CHECK_EQ(fake.capture_mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
@@ -365,14 +365,13 @@ MS_TEST_BETWEEN(start, end, all_shadows_are_given_up_but_those_of_claimed_alloca
     write_bytes(other, 0, G);
     CHECK(ms_space_claim(other->address) == other);
     CHECK_EQ(ms_shadow_give_up(), 4 * G);
-    CHECK(ms_allocation_notes(allocation)->shadow == NULL &&
-          ms_allocation_notes(other)->shadow != NULL && left_out() == 4 * G);
+    CHECK(allocation->notes.shadow == NULL && other->notes.shadow != NULL && left_out() == 4 * G);
     CHECK(!ms_lineage_at(ms_allocation_lineage(allocation), 0).content.is_shadowed);
     CHECK(!ms_lineage_at(ms_allocation_lineage(allocation), BYTES - 1).content.is_shadowed);
     CHECK(ms_lineage_at(ms_allocation_lineage(other), 0).content.is_shadowed);
     ms_space_release(other);
     CHECK_EQ(ms_shadow_give_up(), G);
-    CHECK(ms_allocation_notes(other)->shadow == NULL && live == before);
+    CHECK(other->notes.shadow == NULL && live == before);
     CHECK(ms_space_try_claim(other->address) == other); /* nobody has it any more */
     ms_space_release(other);
     CHECK_EQ(ms_shadow_give_up(), 0);
@@ -387,8 +386,8 @@ MS_TEST_BETWEEN(start, end, none_is_given_up_during_a_capture_or_without_verify_
     ms_config.mode = MS_ON;
     CHECK_EQ(ms_shadow_give_up(), 0);
     ms_config.mode = MS_VERIFY;
-    CHECK_EQ(ms_allocation_notes(allocation)->shadow->backed_bytes, 4 * G);
+    CHECK_EQ(allocation->notes.shadow->backed_bytes, 4 * G);
     ms_shadow_trim(allocation, 0, BYTES);
     CHECK_EQ(ms_shadow_give_up(), 0); /* it has no memory any more */
-    CHECK(ms_allocation_notes(allocation)->shadow != NULL);
+    CHECK(allocation->notes.shadow != NULL);
 }

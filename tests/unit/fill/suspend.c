@@ -288,7 +288,7 @@ static void leaves(size_t exported, size_t mapped, size_t otherwise)
 
 static void stays_when(bool is_exported, bool is_opened)
 {
-    ms_allocation_notes(all[0])->is_exported = is_exported;
+    all[0]->notes.is_exported = is_exported;
     all[0]->is_opened = is_opened;
     suspends();
     tells(0, 0, 0, 0), leaves(3 * G, 0, 0), has_resident(0, G);
@@ -321,9 +321,9 @@ STORY(suspending_reads_no_memory_blocks_left_behind, carves(), suspends(),
 /* Where the blocks begin: what stands before them is in none. */
 STORY(suspending_an_allocation_of_blocks_strays_nowhere, takes_block(G, 3 * G), fills(G, 3 * G, 5),
       suspends(), IS(!MS_OWN(all[0])->blocks.strayed), resumes(), finds(G, 3 * G, 5))
-STORY(memory_a_graph_uses_in_no_block_comes_back, carves(),
-      ms_allocation_notes(all[0])->keeps_dead = true, ms_carve_set_leftover(all[0], 0), suspends(),
-      EQUALS(told.stored, 3 * G), IS(MS_OWN(all[0])->blocks.strayed), resumes(), finds(0, 3 * G, 5))
+STORY(memory_a_graph_uses_in_no_block_comes_back, carves(), all[0]->notes.keeps_dead = true,
+      ms_carve_set_leftover(all[0], 0), suspends(), EQUALS(told.stored, 3 * G),
+      IS(MS_OWN(all[0])->blocks.strayed), resumes(), finds(0, 3 * G, 5))
 
 /* --- parked bytes, and the sink */
 

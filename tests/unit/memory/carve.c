@@ -223,7 +223,7 @@ MS_TEST_BETWEEN(start, end_anyway, a_returned_block_is_dead_and_its_memory_left_
 
 MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
 {
-    ms_allocation_notes(allocation)->keeps_dead = true;
+    allocation->notes.keeps_dead = true;
     take(0, G);
     set(0, G, &resident);
     give(0, G);
@@ -316,7 +316,7 @@ MS_TEST_BETWEEN(make_ready, end, memory_handed_out_while_ready_becomes_a_block)
     check_block(2 * G, 4 * G, 5 * G);
     CHECK_EQ(ms_carve_leftover_bytes(), 10 + G);
     CHECK(!hand_out(0, G)); /* none is ready any more */
-    CHECK(!ms_allocation_notes(allocation)->keeps_dead && !MS_OWN(allocation)->blocks.strayed);
+    CHECK(!allocation->notes.keeps_dead && !MS_OWN(allocation)->blocks.strayed);
 }
 
 MS_TEST_BETWEEN(make_ready, end, an_allocation_settled_in_part_stays_ready_elsewhere)
@@ -365,7 +365,7 @@ MS_TEST_BETWEEN(make_ready, end, a_block_that_cannot_be_recorded_strays)
     may_grow = 0;
     ms_carve_settle(allocation, 0, BYTES);
     may_grow = 1000000;
-    CHECK(ms_allocation_notes(allocation)->keeps_dead && MS_OWN(allocation)->blocks.strayed);
+    CHECK(allocation->notes.keeps_dead && MS_OWN(allocation)->blocks.strayed);
 }
 
 MS_TEST_BETWEEN(make_ready, end, a_use_of_what_was_handed_out_does_not_stray)
@@ -417,9 +417,9 @@ MS_TEST_BETWEEN(start, end, a_block_with_a_shadow_is_not_ready)
     struct ms_backing shadow = {0};
     take(0, G);
     set(0, G, &resident);
-    MS_OWN(allocation)->notes.shadow = &shadow;
+    allocation->notes.shadow = &shadow;
     give(0, G);
-    MS_OWN(allocation)->notes.shadow = NULL;
+    allocation->notes.shadow = NULL;
     CHECK(!hand_out(0, 1));
 }
 
@@ -761,14 +761,21 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
 {
-    ms_allocation_notes(allocation)->keeps_dead = true;
+    allocation->notes.keeps_dead = true;
     CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
-    ms_allocation_notes(allocation)->keeps_dead = false;
+    allocation->notes.keeps_dead = false;
     ms_backing_chunk(&MS_OWN(allocation)->backing, 4 * G)->is_pinned = true;
     CHECK_EQ(ms_carve_give_back(allocation, NULL), 4 * G);
     check(4 * G, 6 * G, MS_RESIDENT);
     check(6 * G, BYTES, MS_DEAD);
+}
+
+MS_TEST_BETWEEN(start_dead, end, bytes_that_were_used_outside_of_blocks_are_kept)
+{
+    ms_carve_add_use(allocation, 4 * G, 5 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
+    check(4 * G, BYTES, MS_RESIDENT);
 }
 
 MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_keeps_its_memory)

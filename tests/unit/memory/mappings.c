@@ -318,8 +318,7 @@ MS_TEST_BETWEEN(start, end, a_mapping_is_unwritten_with_access_and_unmapped_with
     open_access(&mapping);
     check(0, G, MS_UNMAPPED);
     check(G, 3 * G, MS_UNDEFINED);
-    CHECK(ms_backing_mapping(backing, G)->is_accessible &&
-          !ms_allocation_notes(allocation)->keeps_dead);
+    CHECK(ms_backing_mapping(backing, G)->is_accessible && !allocation->notes.keeps_dead);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, false, NULL), CUDA_SUCCESS);
     check(0, BYTES, MS_UNMAPPED);
     CHECK(!ms_backing_mapping(backing, G)->is_accessible);
@@ -361,9 +360,9 @@ static struct ms_pieces keep(void)
     const struct ms_program_mapping mapping = promise_open(0, 3 * G);
     set(G, 2 * G, &resident);
     memset(byte_at(G), 9, G);
-    const uint32_t touches = MS_OWN(allocation)->notes.touches;
+    const uint32_t touches = allocation->notes.touches;
     CHECK_EQ(ms_mappings_remove(allocation, &mapping, &pieces), CUDA_SUCCESS);
-    CHECK(MS_OWN(allocation)->notes.touches == touches + 1 && pieces.count == 1);
+    CHECK(allocation->notes.touches == touches + 1 && pieces.count == 1);
     CHECK_EQ(backing->mapped_bytes + backing->backed_bytes + backing->mappings.count, 0);
     check(0, BYTES, MS_UNMAPPED);
     return pieces;
@@ -374,7 +373,7 @@ MS_TEST_BETWEEN(start, end, a_mapping_gets_kept_pieces_back)
     struct ms_pieces pieces = keep();
     const struct ms_program_mapping mapping = promise(4 * G, 7 * G);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, true, &pieces), CUDA_SUCCESS);
-    CHECK(pieces.count == 0 && pieces.all == NULL && ms_allocation_notes(allocation)->keeps_dead);
+    CHECK(pieces.count == 0 && pieces.all == NULL && allocation->notes.keeps_dead);
     check(4 * G, 5 * G, MS_UNDEFINED);
     check(5 * G, 6 * G, MS_RESIDENT);
     check(6 * G, 7 * G, MS_UNDEFINED);
@@ -387,7 +386,7 @@ MS_TEST_BETWEEN(start, end, a_mapping_without_pieces_keeps_nothing)
     struct ms_pieces none = {NULL, 0};
     const struct ms_program_mapping mapping = promise(0, G);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, true, &none), CUDA_SUCCESS);
-    CHECK(!ms_allocation_notes(allocation)->keeps_dead);
+    CHECK(!allocation->notes.keeps_dead);
 }
 
 MS_TEST_BETWEEN(start, end, pieces_that_cannot_be_mapped_stay_and_nothing_may_be_used)
@@ -396,7 +395,7 @@ MS_TEST_BETWEEN(start, end, pieces_that_cannot_be_mapped_stay_and_nothing_may_be
     const struct ms_program_mapping mapping = promise(4 * G, 7 * G);
     fake_fail(FAKE_mem_map, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, true, &pieces), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(pieces.count == 1 && !ms_allocation_notes(allocation)->keeps_dead);
+    CHECK(pieces.count == 1 && !allocation->notes.keeps_dead);
     check(0, BYTES, MS_UNMAPPED);
     CHECK(!ms_backing_mapping(backing, 4 * G)->is_accessible && backing->backed_bytes == 0);
     ms_backing_end_pieces(&pieces, 0);
@@ -493,13 +492,13 @@ MS_TEST_BETWEEN(start, end, a_failure_leaves_it_mapped)
     struct ms_pieces pieces = {NULL, 0};
     const struct ms_range range = {0, G};
     const struct ms_program_mapping mapping = make_two(), other = promise_open(0, G);
-    const uint32_t touches = MS_OWN(allocation)->notes.touches;
+    const uint32_t touches = allocation->notes.touches;
     CHECK_EQ(ms_backing_lend(backing, NULL, &range, 1, FAKE_CONTEXT, &lent), CUDA_SUCCESS);
     CHECK_EQ(ms_mappings_remove(allocation, &other, &pieces), CUDA_ERROR_NOT_PERMITTED);
     ms_backing_lent(backing, lent, NULL);
     fake_fail(FAKE_mem_retain, 2, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_mappings_remove(allocation, &mapping, &pieces), CUDA_ERROR_UNKNOWN);
-    CHECK(pieces.count == 0 && MS_OWN(allocation)->notes.touches == touches && fake.handles == 1);
+    CHECK(pieces.count == 0 && allocation->notes.touches == touches && fake.handles == 1);
     CHECK_EQ(backing->mapped_bytes, 3 * G);
     check(G, 3 * G, MS_RESIDENT);
     CHECK(byte_at(G)[0] == 7 && byte_at(2 * G)[0] == 8);

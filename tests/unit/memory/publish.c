@@ -365,7 +365,7 @@ MS_TEST_BETWEEN(start_with_page, end, other_events_are_counted_and_told)
           event.bytes == 7);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS), 1);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READ_BYTES), 7);
-    ms_why_fall_back(MS_REASON_BUSY_STREAM, 3, NULL);
+    ms_why_fall_back(MS_REASON_BUSY_STREAM, 3);
     event = last_event();
     CHECK(event.kind == MS_EVENT_FALLBACK && event.reason == MS_REASON_BUSY_STREAM);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1);

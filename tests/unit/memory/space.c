@@ -176,7 +176,7 @@ static void start(void)
 static struct {
     pthread_t thread;
     CUdeviceptr first, second; /* second: 0, or one that it claims as well */
-    struct ms_allocation *first_got, *second_got;
+    struct ms_claims got;
     atomic_bool begins, has_got;
 } other;
 
@@ -184,14 +184,14 @@ static void *claim(void *unused)
 {
     atomic_store(&other.begins, true);
     if (other.second != 0)
-        ms_space_claim_two(other.first, other.second, &other.first_got, &other.second_got);
+        other.got = ms_claims_begin(other.first, other.second);
     else
-        other.first_got = ms_space_claim(other.first);
+        other.got.first = ms_space_claim(other.first);
     atomic_store(&other.has_got, true);
-    if (other.first_got != NULL)
-        ms_space_unclaim(other.first_got);
-    if (other.second_got != NULL)
-        ms_space_unclaim(other.second_got);
+    if (other.got.first != NULL)
+        ms_space_unclaim(other.got.first);
+    if (other.got.second != NULL)
+        ms_space_unclaim(other.got.second);
     return unused;
 }
 
@@ -216,7 +216,7 @@ MS_TEST_AFTER(start, a_claim_waits_for_the_one_before)
     CHECK(ms_space_try_claim(LOW) == NULL);
     ms_space_unclaim(&low.facts);
     pthread_join(other.thread, NULL);
-    CHECK(other.first_got == &low.facts);
+    CHECK(other.got.first == &low.facts);
 }
 
 MS_TEST_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing)
@@ -226,7 +226,7 @@ MS_TEST_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing)
     CHECK(!atomic_load(&other.has_got));
     ms_space_remove(&low.facts);
     pthread_join(other.thread, NULL);
-    CHECK(other.first_got == NULL);
+    CHECK(other.got.first == NULL);
 }
 
 MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
@@ -241,8 +241,8 @@ MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
         ms_space_unclaim(&high.facts);
         ms_space_unclaim(&low.facts);
         pthread_join(other.thread, NULL);
-        CHECK(other.first_got == (way == 0 ? &high.facts : &low.facts));
-        CHECK(other.second_got == (way == 0 ? &low.facts : &high.facts));
+        CHECK(other.got.first == (way == 0 ? &high.facts : &low.facts));
+        CHECK(other.got.second == (way == 0 ? &low.facts : &high.facts));
         CHECK(ms_space_claim(LOW) == &low.facts && ms_space_claim(HIGH) == &high.facts);
         ms_space_remove(&low.facts);
         ms_space_remove(&high.facts);
@@ -251,12 +251,11 @@ MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
 
 MS_TEST_AFTER(start, two_addresses_of_one_allocation_are_one_claim)
 {
-    struct ms_allocation *a, *b;
-    ms_space_claim_two(LOW + 100, LOW, &a, &b);
-    CHECK(a == &low.facts && b == &low.facts);
+    struct ms_claims claims = ms_claims_begin(LOW + 100, LOW);
+    CHECK(claims.first == &low.facts && claims.second == &low.facts);
     ms_space_unclaim(&low.facts);
-    ms_space_claim_two(LOW, HIGH + LARGE, &a, &b);
-    CHECK(a == &low.facts && b == NULL);
+    claims = ms_claims_begin(LOW, HIGH + LARGE);
+    CHECK(claims.first == &low.facts && claims.second == NULL);
     ms_space_unclaim(&low.facts);
 }
 
@@ -283,9 +282,8 @@ MS_TEST_AFTER(start, a_thread_holds_what_it_claims_and_what_it_has_claimed)
 
 MS_TEST(a_claim_gets_nothing_where_nothing_is_owned)
 {
-    struct ms_allocation *a = (struct ms_allocation *)&a, *b = a;
-    ms_space_claim_two(LOW, HIGH, &a, &b);
-    CHECK(a == NULL && b == NULL);
+    const struct ms_claims claims = ms_claims_begin(LOW, HIGH);
+    CHECK(claims.first == NULL && claims.second == NULL);
     CHECK(ms_space_try_claim(LOW) == NULL && ms_space_claim_next(0) == NULL);
 }
 
