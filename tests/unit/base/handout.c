@@ -328,8 +328,7 @@ MS_TEST(a_process_without_a_wakeup_descriptor_has_no_key)
 
 static bool may_start = true;
 
-int __real_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
-int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
+WRAPS(ms_thread_create);
 int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     return may_start ? __real_ms_thread_create(thread, run, argument) : EAGAIN;

@@ -9,6 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "runtime/base/heap.h"
+#include "runtime/order/examining.h"
 #include "tools/simcuda/harness/test.h"
 
 enum { BEGIN = 1000, END = 2000 };
@@ -16,23 +18,19 @@ enum { BEGIN = 1000, END = 2000 };
 /* --- what it calls */
 
 static int may_grow = 1000000;
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+WRAPS(ms_heap_realloc, ms_examining_expect, pthread_mutex_lock, process_vm_readv);
 void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     return may_grow-- > 0 ? __real_ms_heap_realloc(memory, bytes) : NULL;
 }
 
 static int expected;
-void __wrap_ms_examining_expect(void);
 void __wrap_ms_examining_expect(void)
 {
     expected++;
 }
 
 static int locks;
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     locks++;
@@ -40,12 +38,6 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 }
 
 static int refusal; /* errno, or 0: the system allows it */
-ssize_t __real_process_vm_readv(pid_t process, const struct iovec *to, unsigned long to_count,
-                                const struct iovec *from, unsigned long from_count,
-                                unsigned long flags);
-ssize_t __wrap_process_vm_readv(pid_t process, const struct iovec *to, unsigned long to_count,
-                                const struct iovec *from, unsigned long from_count,
-                                unsigned long flags);
 ssize_t __wrap_process_vm_readv(pid_t process, const struct iovec *to, unsigned long to_count,
                                 const struct iovec *from, unsigned long from_count,
                                 unsigned long flags)

@@ -28,30 +28,25 @@ static struct {
     bool is_in_sequence[8];
 } seen;
 
-void __real_ms_window_extend(void);
-void __wrap_ms_window_extend(void);
+WRAPS(ms_window_extend, ms_state_event, ms_access_granules_later, ms_copy_on_device);
 void __wrap_ms_window_extend(void)
 {
     seen.extends++;
     __real_ms_window_extend();
 }
 
-void __wrap_ms_state_event(const struct ms_event *event);
 void __wrap_ms_state_event(const struct ms_event *event)
 {
     seen.events++;
     seen.event = *event;
 }
 
-void __wrap_ms_access_granules_later(CUdeviceptr address, size_t bytes);
 void __wrap_ms_access_granules_later(CUdeviceptr address, size_t bytes)
 {
     seen.later = address;
     seen.later_bytes = bytes;
 }
 
-bool __real_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);
-bool __wrap_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);
 bool __wrap_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
 {
     const struct ms_sequence *sequence = movement->sequence;

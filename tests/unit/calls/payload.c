@@ -487,8 +487,7 @@ static CUresult launch_host_func(CUstream stream, CUhostFn function, void *argum
 
 static unsigned threads;
 static uint64_t late_before;
-int __real_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
-int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
+WRAPS(ms_thread_create, pthread_timedjoin_np);
 int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
 {
     threads++;
@@ -496,8 +495,6 @@ int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *a
 }
 
 static bool is_slow; /* the thread takes longer than anyone waits before he says so */
-int __real_pthread_timedjoin_np(pthread_t thread, void **result, const struct timespec *until);
-int __wrap_pthread_timedjoin_np(pthread_t thread, void **result, const struct timespec *until);
 int __wrap_pthread_timedjoin_np(pthread_t thread, void **result, const struct timespec *until)
 {
     struct timespec now;

@@ -112,18 +112,13 @@ static void add_more(struct ms_inside *inside, CUdeviceptr address, enum ms_kind
 /* --- how often what there is is looked up, each time under a lock */
 
 static unsigned gaps, lookups;
-struct ms_range __real_ms_host_memory_gap(uint64_t address);
-struct ms_range __wrap_ms_host_memory_gap(uint64_t address);
+WRAPS(ms_host_memory_gap, ms_space_find_all_pointed);
 struct ms_range __wrap_ms_host_memory_gap(uint64_t address)
 {
     gaps++;
     return __real_ms_host_memory_gap(address);
 }
 
-size_t __real_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
-                                        struct ms_range *nothing_out);
-size_t __wrap_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
-                                        struct ms_range *nothing_out);
 size_t __wrap_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
                                         struct ms_range *nothing_out)
 {

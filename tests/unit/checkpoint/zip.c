@@ -412,8 +412,7 @@ MS_TEST(a_file_that_has_become_shorter_is_a_fault)
 
 static int reads, failing_read; /* the nth read gets a byte less */
 
-ssize_t __real_pread64(int file, void *to, size_t bytes, off_t offset);
-ssize_t __wrap_pread64(int file, void *to, size_t bytes, off_t offset);
+WRAPS(pread64);
 ssize_t __wrap_pread64(int file, void *to, size_t bytes, off_t offset)
 {
     return ++reads == failing_read ? (ssize_t)bytes - 1 : __real_pread64(file, to, bytes, offset);

@@ -19,7 +19,7 @@ enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
 
 /* It asks whether kernels are queued, for what comes next. */
 static unsigned looks;
-bool __wrap_ms_examining_no_kernel(CUcontext current);
+WRAPS(ms_examining_no_kernel);
 bool __wrap_ms_examining_no_kernel(CUcontext current)
 {
     CHECK(current == FAKE_CONTEXT);

@@ -13,8 +13,7 @@ enum { MOST = 1024 };
 
 static unsigned told, told_ranks, told_rank; /* those of the last one */
 static bool told_split, is_known;            /* a plan waits for it, whatever it is */
-bool __real_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
-bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
+WRAPS(ms_shard_add_communicator, ms_prefetch_prepare);
 bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
 {
     told++;
@@ -25,7 +24,6 @@ bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_spl
 }
 
 static unsigned prepared, first;
-void __wrap_ms_prefetch_prepare(bool is_first);
 void __wrap_ms_prefetch_prepare(bool is_first)
 {
     prepared++;

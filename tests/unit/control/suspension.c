@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/collective/collective.h"
 #include "runtime/fill/suspend.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -20,10 +21,7 @@ static bool refuses, is_in_group;
 static CUresult taking_back;
 static uint64_t own_bytes;
 
-bool __wrap_ms_suspend(const char *into, struct ms_suspended *told_out, struct ms_fault *fault);
-CUresult __wrap_ms_suspend_take_back(void);
-bool __wrap_ms_collective_is_in_group(void);
-struct ms_space_sums __wrap_ms_space_sums(CUdevice device);
+WRAPS(ms_suspend, ms_suspend_take_back, ms_collective_is_in_group, ms_space_sums);
 
 bool __wrap_ms_suspend(const char *into, struct ms_suspended *told_out, struct ms_fault *fault)
 {

@@ -392,15 +392,12 @@ MS_TEST(locks_end_where_there_is_no_other_table)
 
 static int has_table = -1, has_room = -1; /* -1: as it is */
 
-bool __real_ms_file_thread_has_own_table(void);
-bool __wrap_ms_file_thread_has_own_table(void);
+WRAPS(ms_file_thread_has_own_table, ms_descriptor_leaves_room);
 bool __wrap_ms_file_thread_has_own_table(void)
 {
     return has_table >= 0 ? has_table : __real_ms_file_thread_has_own_table();
 }
 
-bool __real_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
-bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
 bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four)
 {
     return has_room >= 0 ? has_room : __real_ms_descriptor_leaves_room(descriptor, of_four);

@@ -8,7 +8,7 @@
 
 static struct ms_headroom host = {UINT64_MAX, "the test"};
 static int asked;
-struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+WRAPS(ms_headroom_find, madvise);
 struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
 {
     CHECK_EQ(kind, MS_HEADROOM_MEMORY);
@@ -107,8 +107,6 @@ static struct {
     int advice, count;
 } advised;
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __wrap_madvise(void *address, size_t bytes, int advice);
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
     if (advice == MADV_HUGEPAGE) {

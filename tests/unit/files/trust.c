@@ -86,6 +86,7 @@ static void answer_times(struct stat *kept, struct statx *asked)
     asked->stx_mtime.tv_sec += pretended.asked_later_s;
 }
 
+WRAPS(nanosleep);
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
@@ -256,8 +257,6 @@ MS_TEST(times_of_whole_seconds_must_be_older)
 static void (*on_sleep)(void);
 static int sleeps;
 
-int __real_nanosleep(const struct timespec *wanted, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left)
 {
     const int result = __real_nanosleep(wanted, left);

@@ -623,7 +623,7 @@ MS_TEST_BETWEEN(start_two, end_two, rows_end_where_they_end)
 /* The exports that were published. */
 static uint64_t exported_ids[4];
 static size_t exported_count;
-void __wrap_ms_state_event(const struct ms_event *event);
+WRAPS(ms_state_event);
 void __wrap_ms_state_event(const struct ms_event *event)
 {
     if (event->kind != MS_EVENT_PIN)

@@ -7,6 +7,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
@@ -67,7 +68,7 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
 /* --- an allocation and its shadow */
 
 static uint64_t patience_ms; /* for the device, the last time */
-bool __wrap_ms_order_context_ends_within(CUcontext context, uint64_t ms);
+WRAPS(ms_order_context_ends_within);
 bool __wrap_ms_order_context_ends_within(CUcontext context, uint64_t ms)
 {
     CHECK(context == FAKE_CONTEXT);

@@ -182,8 +182,7 @@ MS_TEST_AFTER(fake_start, devices_that_cannot_be_have_nothing)
 /* --- the lock of the list */
 
 static int takes;
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+WRAPS(pthread_mutex_lock);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     takes++;

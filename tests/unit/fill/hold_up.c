@@ -19,8 +19,7 @@ static struct ms_fault fault;
 enum { MOST_TIMES = 16 };
 static uint64_t patiences[MOST_TIMES];
 static size_t times, times_in_vain;
-bool __real_ms_quiesce_begin(uint64_t ms);
-bool __wrap_ms_quiesce_begin(uint64_t ms);
+WRAPS(ms_quiesce_begin);
 bool __wrap_ms_quiesce_begin(uint64_t ms)
 {
     CHECK(times < MOST_TIMES);

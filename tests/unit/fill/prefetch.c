@@ -6,7 +6,9 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/driver/quiesce.h"
 #include "runtime/files/change.h"
+#include "runtime/fill/hold_up.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/restore.h"
 #include "runtime/fill/shadow.h"
@@ -30,11 +32,8 @@ static struct {
     CUcontext contexts[MOST_TRANSFERS];
     bool is_pretended; /* it moves no bytes */
 } transfers;
-CUresult __real_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
-                            CUstream stream);
-CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
-                            CUstream stream);
-CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
+WRAPS(ms_transfer, ms_shard_publish, ms_hold_up_begin, ms_quiesce_end);
+CUresult __wrap_ms_transfer(struct ms_read_request *runs, size_t count, CUcontext context,
                             CUstream stream)
 {
     CHECK(transfers.count < MOST_TRANSFERS);
@@ -46,8 +45,6 @@ CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CU
 /* The published texts about the plan. */
 static const char *told[4];
 static size_t told_count;
-void __real_ms_shard_publish(const char *what, uint64_t began);
-void __wrap_ms_shard_publish(const char *what, uint64_t began);
 void __wrap_ms_shard_publish(const char *what, uint64_t began)
 {
     told[told_count++ % 4] = what;
@@ -56,8 +53,6 @@ void __wrap_ms_shard_publish(const char *what, uint64_t began)
 
 /* How often calls are held up, and are not any more. */
 static unsigned held_up, let_go;
-bool __real_ms_hold_up_begin(struct ms_fault *fault);
-bool __wrap_ms_hold_up_begin(struct ms_fault *fault);
 bool __wrap_ms_hold_up_begin(struct ms_fault *fault)
 {
     const bool is_held_up = __real_ms_hold_up_begin(fault);
@@ -65,8 +60,6 @@ bool __wrap_ms_hold_up_begin(struct ms_fault *fault)
     return is_held_up;
 }
 
-void __real_ms_quiesce_end(void);
-void __wrap_ms_quiesce_end(void);
 void __wrap_ms_quiesce_end(void)
 {
     let_go++;

@@ -29,8 +29,7 @@ static struct ms_suspended told;
 
 /* How often it is not quiet after all when everything is claimed. */
 static int busy_times, asked_times;
-bool __real_ms_hold_up_is_quiet(void);
-bool __wrap_ms_hold_up_is_quiet(void);
+WRAPS(ms_hold_up_is_quiet, nanosleep);
 bool __wrap_ms_hold_up_is_quiet(void)
 {
     asked_times++;
@@ -40,8 +39,6 @@ bool __wrap_ms_hold_up_is_quiet(void)
 /* Who resumes pauses between its attempts. */
 static int pauses, pauses_until_room;
 static size_t room;
-int __real_nanosleep(const struct timespec *time, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     pauses++;

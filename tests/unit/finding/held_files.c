@@ -327,8 +327,7 @@ MS_TEST_AFTER(set_up, a_handler_that_has_interrupted_the_shim)
 
 static _Atomic time_t later_s; /* by so much the clock is ahead */
 
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+WRAPS(clock_gettime);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
     const int result = __real_clock_gettime(clock, now);

@@ -218,8 +218,7 @@ MS_TEST_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be)
 static _Atomic unsigned visits, visit_ms; /* how many, and how long one takes */
 static _Atomic uint64_t later_ns;         /* by so much the clock is ahead */
 
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+WRAPS(clock_gettime, ms_mapping_visit);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
     static struct timespec begin; /* it stands, but for what the test adds */
@@ -234,8 +233,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
     return 0;
 }
 
-bool __real_ms_mapping_visit(ms_mapping_visitor *visit, void *context);
-bool __wrap_ms_mapping_visit(ms_mapping_visitor *visit, void *context);
 bool __wrap_ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 {
     visits++;

@@ -641,15 +641,13 @@ static void check_unseen(const char *wanted)
 static _Atomic int yields;
 static void (*in_copy)(void); /* instead of a handler: the path of a new file is copied */
 
-int __wrap_sched_yield(void);
+WRAPS(sched_yield, memcpy);
 int __wrap_sched_yield(void)
 {
     yields++;
     return 0;
 }
 
-void *__real_memcpy(void *to, const void *from, size_t bytes);
-void *__wrap_memcpy(void *to, const void *from, size_t bytes);
 void *__wrap_memcpy(void *to, const void *from, size_t bytes)
 {
     void (*const interrupt_it)(void) = in_copy;

@@ -18,8 +18,7 @@
 static size_t most_read = SIZE_MAX; /* at a time */
 static int read_count;
 static size_t room = (1 << 20) + 1; /* that the reader has */
-ssize_t __real_read(int file, void *bytes, size_t count);
-ssize_t __wrap_read(int file, void *bytes, size_t count);
+WRAPS(read);
 ssize_t __wrap_read(int file, void *bytes, size_t count)
 {
     read_count++;

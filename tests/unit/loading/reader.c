@@ -228,8 +228,7 @@ MS_TEST_AFTER(start, a_failure_is_told_once)
 
 static unsigned starts, may_start;
 
-bool __real_ms_kept_threads_start(struct ms_kept_work *work);
-bool __wrap_ms_kept_threads_start(struct ms_kept_work *work);
+WRAPS(ms_kept_threads_start, ms_file_read_by);
 bool __wrap_ms_kept_threads_start(struct ms_kept_work *work)
 {
     return starts++ < may_start && __real_ms_kept_threads_start(work);
@@ -337,10 +336,6 @@ static char direct_reads[256]; /* "OFFSET+BYTES " of each */
 static size_t most_bytes;      /* that one gives */
 static int interruptions, direct_error;
 
-ssize_t __real_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
-                               size_t bytes, uint64_t offset);
-ssize_t __wrap_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
-                               size_t bytes, uint64_t offset);
 ssize_t __wrap_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
                                size_t bytes, uint64_t offset)
 {

@@ -191,8 +191,7 @@ static struct {
     unsigned asked;
 } host;
 
-struct ms_headroom __real_ms_headroom_find(enum ms_headroom_kind kind);
-struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+WRAPS(ms_headroom_find, madvise);
 struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
 {
     const bool is_memory = kind == MS_HEADROOM_MEMORY;
@@ -218,8 +217,6 @@ static struct {
     size_t bytes;
 } advised;
 
-int __real_madvise(void *address, size_t count, int advice);
-int __wrap_madvise(void *address, size_t count, int advice);
 int __wrap_madvise(void *address, size_t count, int advice)
 {
     advised.huge += advice == MADV_HUGEPAGE && count > BYTES;

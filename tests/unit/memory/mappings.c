@@ -21,8 +21,7 @@ enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
 /* --- a heap that may be out of memory */
 
 static int may_grow = 1000000;
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+WRAPS(ms_heap_realloc);
 void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     return may_grow-- > 0 ? __real_ms_heap_realloc(memory, bytes) : NULL;

@@ -428,8 +428,7 @@ MS_TEST_AFTER(start, devices_that_are_none_have_nothing)
 static pthread_mutex_t *_Atomic last_taken, *_Atomic index_lock;
 static atomic_int index_takes;
 
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+WRAPS(pthread_mutex_lock);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     last_taken = mutex;

@@ -95,7 +95,7 @@ static bool is_idle(void)
 }
 
 static int yields, yields_late, naps;
-int __wrap_sched_yield(void);
+WRAPS(sched_yield, nanosleep);
 int __wrap_sched_yield(void)
 {
     yields++;
@@ -103,7 +103,6 @@ int __wrap_sched_yield(void)
     return 0;
 }
 
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     CHECK(time->tv_sec == 0 && time->tv_nsec == 50000 && left == NULL);

@@ -32,9 +32,7 @@ static struct ms_state_plan published;
 static uint32_t page_rank, page_ranks;
 static int event_count, plan_count, rank_count;
 
-void __wrap_ms_state_event(const struct ms_event *happened);
-void __wrap_ms_state_set_plan(const struct ms_state_plan *plan);
-void __wrap_ms_state_set_rank(uint32_t rank, uint32_t ranks);
+WRAPS(ms_state_event, ms_state_set_plan, ms_state_set_rank);
 void __wrap_ms_state_event(const struct ms_event *happened)
 {
     event = *happened;

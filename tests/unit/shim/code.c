@@ -22,7 +22,7 @@ static unsigned added, enumerated = IN_LIBRARY;
 static CUresult answer, prepared, counted;
 static const char *caller;
 
-void __wrap_ms_parameters_add_kernel(CUkernel kernel, CUlibrary library);
+WRAPS(ms_parameters_add_kernel, ms_parameters_forget, ms_access_uses, ms_access_all);
 void __wrap_ms_parameters_add_kernel(CUkernel kernel, CUlibrary library)
 {
     CHECK(kernel == KERNEL(added) && library == LIBRARY);
@@ -30,14 +30,12 @@ void __wrap_ms_parameters_add_kernel(CUkernel kernel, CUlibrary library)
     note('k');
 }
 
-void __wrap_ms_parameters_forget(CUlibrary library);
 void __wrap_ms_parameters_forget(CUlibrary library)
 {
     CHECK(library == LIBRARY || library == NULL);
     note(library == NULL ? 'm' : 'f');
 }
 
-CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
 CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
 {
     CHECK(count == 1 && uses->begin == 0 && uses->bytes == SIZE_MAX);
@@ -47,7 +45,6 @@ CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
     return prepared;
 }
 
-CUresult __wrap_ms_access_all(enum ms_reason reason);
 CUresult __wrap_ms_access_all(enum ms_reason reason)
 {
     CHECK_EQ(reason, MS_REASON_SEALED);

@@ -31,10 +31,8 @@ static void must_be_told(const char *expected)
     told[0] = '\0';
 }
 
-void __wrap_ms_alloc_end_context(CUcontext context);
-void __wrap_ms_alloc_add_green_context(CUcontext context);
-CUresult __wrap_ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled);
-void __wrap_ms_examining_add_context(CUcontext context, CUdevice device);
+WRAPS(ms_alloc_end_context, ms_alloc_add_green_context, ms_alloc_set_peer_access);
+WRAPS(ms_examining_add_context);
 
 void __wrap_ms_alloc_end_context(CUcontext context)
 {

@@ -12,9 +12,7 @@ static CUresult sealing;
 static unsigned seals, reals;
 static struct ms_movement asked; /* what was looked at last */
 
-CUresult __wrap_ms_move_seal(void);
-bool __wrap_ms_move_strays(const struct ms_movement *movement);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
+WRAPS(ms_move_seal, ms_move_strays, ms_pointer_strays);
 
 CUresult __wrap_ms_move_seal(void)
 {

@@ -48,7 +48,7 @@ void *ms_real_get(enum ms_entry entry)
 
 static const char *bypass;
 
-void __wrap_ms_lifetime_begin(char **environment, const char *library);
+WRAPS(ms_lifetime_begin, ms_lifetime_end, ms_state_open);
 void __wrap_ms_lifetime_begin(char **environment, const char *library)
 {
     CHECK(environment == environ && (ends_here || ms_calls_inside == 1));
@@ -57,17 +57,16 @@ void __wrap_ms_lifetime_begin(char **environment, const char *library)
     atomic_store(&ms_hot.started, starts && library[0] == '\0');
 }
 
-void __wrap_ms_lifetime_end(void);
 void __wrap_ms_lifetime_end(void)
 {
     if (ends_here)
         _exit(bypass != NULL && strcmp(bypass, "/lib/other.so") == 0 ? 8 : 7);
 }
 
-void __wrap_ms_state_open(void);
-void __wrap_ms_state_open(void)
+bool __wrap_ms_state_open(void)
 {
     note('s');
+    return true;
 }
 
 void ms_file_calls_find(void)

@@ -25,7 +25,7 @@ static struct ms_call seen;
 static bool is_answered, is_in_nccl;
 static CUresult prepared;
 
-bool __wrap_ms_launch(const struct ms_call *call, CUresult *result_out);
+WRAPS(ms_launch, ms_tensor_map_access);
 bool __wrap_ms_launch(const struct ms_call *call, CUresult *result_out)
 {
     CHECK_EQ(ms_calls_inside, 1);
@@ -40,9 +40,6 @@ bool ms_nccl_is_calling(void)
     return is_in_nccl;
 }
 
-CUresult __wrap_ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
-                                     const cuuint64_t *dims, const cuuint64_t *strides,
-                                     CUtensorMapInterleave interleave);
 CUresult __wrap_ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
                                      const cuuint64_t *dims, const cuuint64_t *strides,
                                      CUtensorMapInterleave interleave)

@@ -24,18 +24,9 @@ enum { OURS = 0x1000, STRAY = 0x2000, THEIRS = 0x3000, BYTES = 0x400 };
 static bool is_ours, is_in_nccl, is_ready = true;
 static CUresult answer, real_answer;
 
-bool __wrap_ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
-bool __wrap_ms_alloc_free(CUdeviceptr address, CUresult *result_out);
-void __wrap_ms_host_memory_forget(uint64_t address);
-void __wrap_ms_delayed_free_pass(bool is_pressed);
-CUresult __wrap_ms_query_free_memory(size_t *free_out);
-bool __wrap_ms_query_address_range(CUdeviceptr address, CUdeviceptr *begin_out, size_t *bytes_out,
-                                   CUresult *result_out);
-bool __wrap_ms_query_pointer_attribute(void *data, CUpointer_attribute attribute,
-                                       CUdeviceptr address, CUresult *result_out);
-bool __wrap_ms_pointer_is_owned(CUdeviceptr address);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
-bool __wrap_ms_evict_try_again(CUresult result, int *attempts);
+WRAPS(ms_alloc, ms_alloc_free, ms_host_memory_forget, ms_delayed_free_pass, ms_query_free_memory);
+WRAPS(ms_query_address_range, ms_query_pointer_attribute, ms_pointer_is_owned, ms_pointer_strays);
+WRAPS(ms_evict_try_again);
 
 bool __wrap_ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {

@@ -15,13 +15,8 @@ static struct ms_movement said[MOST]; /* the calls, in order */
 static unsigned begun, passed, let_go, seals;
 static CUresult sealing;
 
-enum ms_verdict __wrap_ms_move_begin(const struct ms_movement *movement, bool *held_out,
-                                     CUresult *result_out);
-CUresult __wrap_ms_move_seal(void);
-bool __wrap_ms_move_strays(const struct ms_movement *movement);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
-void __wrap_ms_evict_let_go(void);
-void __wrap_ms_order_add_gate(void);
+WRAPS(ms_move_begin, ms_move_seal, ms_move_strays, ms_pointer_strays, ms_evict_let_go);
+WRAPS(ms_order_add_gate);
 
 enum ms_verdict __wrap_ms_move_begin(const struct ms_movement *movement, bool *held_out,
                                      CUresult *result_out)

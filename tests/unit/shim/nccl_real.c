@@ -83,11 +83,7 @@ struct ms_image ms_image_of(const void *address)
     return (struct ms_image){(uintptr_t)library->code, (uintptr_t)library->code + CODE};
 }
 
-void *__wrap_dlopen(const char *path, int flags);
-int __wrap_dlclose(void *handle);
-int __wrap_dladdr(const void *address, Dl_info *info);
-int __wrap_dladdr1(const void *address, Dl_info *info, void **map, int flags);
-int __wrap_dl_iterate_phdr(int visit(struct dl_phdr_info *, size_t, void *), void *context);
+WRAPS(dlopen, dlclose, dladdr, dladdr1, dl_iterate_phdr);
 
 void *__wrap_dlopen(const char *path, int flags)
 {

@@ -29,10 +29,7 @@ static CUresult preparing; /* its answer */
 static CUstream called_on;
 static int depth_of_groups;
 
-CUresult __wrap_ms_collective_prepare(const struct ms_operation *operation);
-void __wrap_ms_collective_called(CUstream stream);
-void __wrap_ms_collective_group(bool begins);
-CUresult __wrap_ms_access_export(CUdeviceptr address, size_t bytes, bool *is_one_handle_out);
+WRAPS(ms_collective_prepare, ms_collective_called, ms_collective_group, ms_access_export);
 
 CUresult __wrap_ms_collective_prepare(const struct ms_operation *operation)
 {

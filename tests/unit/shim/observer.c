@@ -68,7 +68,7 @@ ms_dlsym *ms_libc_dlsym(void)
     return find;
 }
 
-void *__wrap_dlopen(const char *name, int flags);
+WRAPS(dlopen, dlclose, ms_block_report);
 void *__wrap_dlopen(const char *name, int flags)
 {
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD);
@@ -79,7 +79,6 @@ void *__wrap_dlopen(const char *name, int flags)
     return has_libc10_cuda ? &libc10_cuda : NULL;
 }
 
-int __wrap_dlclose(void *library);
 int __wrap_dlclose(void *library)
 {
     CHECK(library == &libc10_cuda);
@@ -89,7 +88,6 @@ int __wrap_dlclose(void *library)
 
 /* --- the runtime */
 
-void __wrap_ms_block_report(CUdeviceptr address, int64_t bytes);
 void __wrap_ms_block_report(CUdeviceptr address, int64_t bytes)
 {
     CHECK(address == BLOCK && bytes == size);

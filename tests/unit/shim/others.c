@@ -95,14 +95,13 @@ struct ms_image ms_image_of(const void *address)
     return (struct ms_image){(uintptr_t)library, (uintptr_t)library + BYTES};
 }
 
-char *__wrap_dlerror(void);
+WRAPS(dlerror, dladdr, dladdr1);
 char *__wrap_dlerror(void)
 {
     forgotten++;
     return NULL;
 }
 
-int __wrap_dladdr(const void *address, Dl_info *info_out);
 int __wrap_dladdr(const void *address, Dl_info *info_out)
 {
     info_out->dli_fname = is_in(address, second) ? "/lib/second.so" : "/lib/quota.so";
@@ -111,10 +110,10 @@ int __wrap_dladdr(const void *address, Dl_info *info_out)
 
 static struct link_map map;
 
-int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags);
 int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags)
 {
-    CHECK(info_out != NULL && flags == RTLD_DL_LINKMAP);
+    (void)info_out;
+    CHECK_EQ(flags, RTLD_DL_LINKMAP);
     map.l_name =
         (char *)(is_in(address, second) ? "" : "/lib/quota.so"); /* the second: a program */
     *map_out = &map;

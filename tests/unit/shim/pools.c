@@ -47,21 +47,21 @@ void ms_observer_prepare(bool is_pooled)
     note('o');
 }
 
-bool __wrap_ms_alloc_wants_pooled(void);
+WRAPS(ms_alloc_wants_pooled, ms_pool_use_kept, ms_alloc_in_stream, ms_alloc_free_in_stream);
+WRAPS(ms_alloc_set_pool_access, ms_pointer_is, ms_pointer_is_owned, ms_host_memory_add_alias);
+WRAPS(ms_host_memory_forget, ms_evict_try_again, ms_delayed_free_pass, ms_pool_add);
+WRAPS(ms_pool_destroy, ms_pool_add_figures, ms_pool_reset_high, ms_pool_trim);
 bool __wrap_ms_alloc_wants_pooled(void)
 {
     return wants_pooled;
 }
 
-void __wrap_ms_pool_use_kept(CUmemoryPool handle, size_t bytes);
 void __wrap_ms_pool_use_kept(CUmemoryPool handle, size_t bytes)
 {
     CHECK(handle == pool && bytes == BYTES);
     note('k');
 }
 
-bool __wrap_ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream in,
-                               CUdeviceptr *address_out, CUresult *result_out);
 bool __wrap_ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream in,
                                CUdeviceptr *address_out, CUresult *result_out)
 {
@@ -72,7 +72,6 @@ bool __wrap_ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream in,
     return is_ours;
 }
 
-bool __wrap_ms_alloc_free_in_stream(CUdeviceptr address, CUstream in, CUresult *result_out);
 bool __wrap_ms_alloc_free_in_stream(CUdeviceptr address, CUstream in, CUresult *result_out)
 {
     CHECK(address == OURS && in == stream);
@@ -83,71 +82,58 @@ bool __wrap_ms_alloc_free_in_stream(CUdeviceptr address, CUstream in, CUresult *
 
 CUresult
 __wrap_ms_alloc_set_pool_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count,
-                                CUresult (*set)(CUmemoryPool, const CUmemAccessDesc *, size_t));
-CUresult
-__wrap_ms_alloc_set_pool_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count,
                                 CUresult (*set)(CUmemoryPool, const CUmemAccessDesc *, size_t))
 {
     note('a');
     return set(handle, map, count);
 }
 
-bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds);
 bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds)
 {
     CHECK(address == THEIRS && kinds == (MS_PINNED | MS_MANAGED));
     return is_host;
 }
 
-bool __wrap_ms_pointer_is_owned(CUdeviceptr address);
 bool __wrap_ms_pointer_is_owned(CUdeviceptr address)
 {
     return address == OURS;
 }
 
-void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t host, size_t bytes);
 void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t host, size_t bytes)
 {
     CHECK(address == THEIRS && host == THEIRS && bytes == BYTES);
     note('h');
 }
 
-void __wrap_ms_host_memory_forget(uint64_t address);
 void __wrap_ms_host_memory_forget(uint64_t address)
 {
     CHECK(address == OURS || address == THEIRS);
     note('h');
 }
 
-bool __wrap_ms_evict_try_again(CUresult result, int *attempts);
 bool __wrap_ms_evict_try_again(CUresult result, int *attempts)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY && ++*attempts < 3;
 }
 
-void __wrap_ms_delayed_free_pass(bool is_patient);
 void __wrap_ms_delayed_free_pass(bool is_patient)
 {
     CHECK(!is_patient && ms_calls_inside == 1);
     note('d');
 }
 
-void __wrap_ms_pool_add(CUmemoryPool handle, CUdevice device);
 void __wrap_ms_pool_add(CUmemoryPool handle, CUdevice device)
 {
     CHECK(handle == POOL && device == 3);
     note('p');
 }
 
-CUresult __wrap_ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool));
 CUresult __wrap_ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool))
 {
     note('x');
     return destroy(handle);
 }
 
-void __wrap_ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                uint64_t *value);
 void __wrap_ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, uint64_t *value)
 {
     CHECK(handle == POOL && attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
@@ -155,14 +141,12 @@ void __wrap_ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribu
     *value += 5;
 }
 
-void __wrap_ms_pool_reset_high(CUmemoryPool handle, CUmemPool_attribute attribute);
 void __wrap_ms_pool_reset_high(CUmemoryPool handle, CUmemPool_attribute attribute)
 {
     CHECK(handle == POOL && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH);
     note('p');
 }
 
-size_t __wrap_ms_pool_trim(CUmemoryPool handle, size_t keep);
 size_t __wrap_ms_pool_trim(CUmemoryPool handle, size_t keep)
 {
     CHECK(handle == POOL && keep == 100);

@@ -53,14 +53,13 @@ void *ms_libc_find(const char *name)
     return strcmp(name, "dlsym") == 0 ? (void *)find : &libc_dlvsym;
 }
 
-char *__wrap_dlerror(void);
+WRAPS(dlerror, dlopen, dladdr, dl_iterate_phdr);
 char *__wrap_dlerror(void)
 {
     forgotten++;
     return NULL;
 }
 
-void *__wrap_dlopen(const char *path, int flags);
 void *__wrap_dlopen(const char *path, int flags)
 {
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD);
@@ -70,7 +69,6 @@ void *__wrap_dlopen(const char *path, int flags)
     return has_driver ? driver : NULL;
 }
 
-int __wrap_dladdr(const void *address, Dl_info *info_out);
 int __wrap_dladdr(const void *address, Dl_info *info_out)
 {
     info_out->dli_fname = has_paths ? second_path : NULL;
@@ -78,7 +76,6 @@ int __wrap_dladdr(const void *address, Dl_info *info_out)
 }
 
 /* Segments of the driver are listed in any order; what is no PT_LOAD does not count. */
-int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context);
 int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context)
 {
     const ElfW(Phdr) of_driver[] = {{.p_type = PT_NOTE, .p_vaddr = 0, .p_memsz = 5 * BYTES},

@@ -9,7 +9,7 @@
 
 static ms_resolver_check *check;
 
-void __wrap_ms_selfcheck_set_resolver(ms_resolver_check *offered);
+WRAPS(ms_selfcheck_set_resolver);
 void __wrap_ms_selfcheck_set_resolver(ms_resolver_check *offered)
 {
     check = offered;

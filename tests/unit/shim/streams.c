@@ -15,7 +15,7 @@ static CUresult asked, asked_later, answer;
 static unsigned questions, ends, settled;
 static bool was_counted; /* when the driver began the capture */
 
-void __wrap_ms_settle_now(const char *why);
+WRAPS(ms_settle_now);
 
 void __wrap_ms_settle_now(const char *why)
 {

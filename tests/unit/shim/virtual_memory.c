@@ -31,29 +31,10 @@ static size_t seen_bytes;
 static CUdeviceptr pinned = BLOCK;
 static bool is_in_nccl, is_opened, has_one_handle = true, is_ready = true;
 
-bool __wrap_ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
-CUresult __wrap_ms_addresses_reserve(CUdeviceptr *out, size_t bytes, size_t alignment,
-                                     bool for_program);
-void __wrap_ms_vmm_reserved(CUdeviceptr address, size_t bytes);
-bool __wrap_ms_vmm_free_addresses(CUdeviceptr address, size_t bytes, CUresult *result_out);
-bool __wrap_ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
-                         CUmemGenericAllocationHandle *handle_out, CUresult *result_out);
-bool __wrap_ms_vmm_map(CUdeviceptr address, size_t bytes, size_t offset,
-                       CUmemGenericAllocationHandle handle, unsigned long long flags,
-                       CUresult *result_out);
-bool __wrap_ms_vmm_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out);
-bool __wrap_ms_vmm_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
-                              size_t count, CUresult *result_out);
-bool __wrap_ms_vmm_get_access(CUdeviceptr address, const CUmemLocation *location,
-                              unsigned long long *flags_out, CUresult *result_out);
-bool __wrap_ms_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out,
-                          CUresult *result_out);
-CUresult __wrap_ms_vmm_make_real(CUdeviceptr address, size_t bytes);
-CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
-CUresult __wrap_ms_access_export(CUdeviceptr address, size_t bytes, bool *is_one_handle_out);
-void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes);
-void __wrap_ms_host_memory_cut(CUdeviceptr address, size_t bytes);
-bool __wrap_ms_evict_try_again(CUresult result, int *attempts);
+WRAPS(ms_space_first_behind, ms_addresses_reserve, ms_vmm_reserved, ms_vmm_free_addresses);
+WRAPS(ms_vmm_defer, ms_vmm_map, ms_vmm_unmap, ms_vmm_set_access, ms_vmm_get_access, ms_vmm_retain);
+WRAPS(ms_vmm_make_real, ms_access_uses, ms_access_export, ms_host_memory_add_alias);
+WRAPS(ms_host_memory_cut, ms_evict_try_again);
 
 static bool is_answered(char letter, CUresult *result_out)
 {
@@ -165,7 +146,7 @@ void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t by
     note('h');
 }
 
-void __wrap_ms_host_memory_cut(CUdeviceptr address, size_t bytes)
+void __wrap_ms_host_memory_cut(uint64_t address, size_t bytes)
 {
     CHECK(bytes == BYTES && (address == PLACE || address == NOWHERE));
     note('c');

@@ -39,63 +39,53 @@ static bool advice_fails, folder_fails, stream_fails;
 static char rules[64];
 static ms_tensor_namer *namer;
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __wrap_madvise(void *address, size_t bytes, int advice);
+WRAPS(madvise, nanosleep, flock, fdopendir, fdopen, ms_file_writes_start);
+WRAPS(ms_control_start, ms_rules_read, ms_publish_set_namer, ms_shard_describe);
+WRAPS(ms_shard_warn_if_waiting, ms_shard_publish, ms_shard_visit_idle);
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
     return advice_fails && advice == MADV_WIPEONFORK ? -1 : __real_madvise(address, bytes, advice);
 }
 
-int __real_nanosleep(const struct timespec *time, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     naps += time->tv_sec == 0 && time->tv_nsec == 10000000;
     return refused_locks > 0 ? 0 : __real_nanosleep(time, left);
 }
 
-int __wrap_flock(int file, int operation);
 int __wrap_flock(int file, int operation)
 {
     CHECK(file >= 0 && operation == (LOCK_EX | LOCK_NB));
     return locks++ < refused_locks ? -1 : 0;
 }
 
-DIR *__real_fdopendir(int file);
-DIR *__wrap_fdopendir(int file);
 DIR *__wrap_fdopendir(int file)
 {
     return folder_fails ? NULL : __real_fdopendir(file);
 }
 
-FILE *__real_fdopen(int file, const char *mode);
-FILE *__wrap_fdopen(int file, const char *mode);
 FILE *__wrap_fdopen(int file, const char *mode)
 {
     errno = ENOMEM;
     return stream_fails ? NULL : __real_fdopen(file, mode);
 }
 
-void __wrap_ms_file_writes_start(void);
 void __wrap_ms_file_writes_start(void)
 {
     watched++;
 }
 
-void __wrap_ms_control_start(void);
 void __wrap_ms_control_start(void)
 {
     CHECK(ms_is_started());
     controlled++;
 }
 
-void __wrap_ms_rules_read(const char *user_path);
 void __wrap_ms_rules_read(const char *user_path)
 {
     snprintf(rules, sizeof(rules), "%s", user_path);
 }
 
-void __wrap_ms_publish_set_namer(ms_tensor_namer *set);
 void __wrap_ms_publish_set_namer(ms_tensor_namer *set)
 {
     namer = set;
@@ -657,26 +647,22 @@ static struct {
 static size_t idle_count;
 static unsigned warned, published, visited;
 
-void __wrap_ms_shard_describe(struct ms_state_plan *facts_out);
 void __wrap_ms_shard_describe(struct ms_state_plan *facts_out)
 {
     *facts_out = plan;
 }
 
-void __wrap_ms_shard_warn_if_waiting(void);
 void __wrap_ms_shard_warn_if_waiting(void)
 {
     warned++;
 }
 
-void __wrap_ms_shard_publish(const char *what, uint64_t began);
 void __wrap_ms_shard_publish(const char *what, uint64_t began)
 {
     CHECK(what == NULL && began == 0);
     published++;
 }
 
-void __wrap_ms_shard_visit_idle(ms_shard_visitor *visit, void *context);
 void __wrap_ms_shard_visit_idle(ms_shard_visitor *visit, void *context)
 {
     visited++;
