@@ -29,8 +29,9 @@ OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 TAG = re.compile(r"\b(?:struct|enum|union)\s+(\w+)\s*\{")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
-# MS_TEST, a macro of the file that ends in it, or a STORY (tests/unit/story.h).
-TEST = re.compile(r"^(?:[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)|STORY\(\s*(\w+),)", re.M)
+# MS_TEST, a macro of the file that ends in it, or a story (tests/unit/between.h and story.h).
+TEST = re.compile(r"^(?:[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)|STORY(?:_ALONE)?\(\s*(\w+),"
+                  r"|STORY_AFTER\(\s*\w+,\s*(\w+),|STORY_BETWEEN\(\s*\w+,\s*\w+,\s*(\w+),)", re.M)
 PRONOUN = re.compile(r"(what|it|one|that|those|which)_")
 # A drawing, a table, or a name that cannot be broken.
 FREE = re.compile(r"\S {2,}\S|^ \* {2,}\S|\S{70}")
@@ -78,8 +79,10 @@ def must_see():
              "tools/simcuda/tests/c.c": "MS_TEST(those_that_are_none)\n",
              "tests/unit/b.c": "MS_TEST(what_is_buried_goes)\nMS_TEST_AFTER(start, it_waits)\n"
                                "MS_TEST_BETWEEN(start, end,\n                one_that_fails)\nMS_TEST(items_come)\n"
-                               "PAGE_TEST(which_ends)\nSTORY(that_is_short, has(1))\nSTORY(items_go, has(1))\n"}
-    return len(find_faults(wrong)) == 11
+                               "PAGE_TEST(which_ends)\nSTORY(that_is_short, has(1))\n"
+                               "STORY_AFTER(start, those_it_has, has(1))\nSTORY_BETWEEN(start, end, it_has, has(1))\n"
+                               "STORY(items_go, has(1))\n"}
+    return len(find_faults(wrong)) == 13
 
 
 def main():

@@ -947,14 +947,10 @@ MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
     CHECK(ms_alloc_free(address, &result));
 }
 
-MS_TEST_AFTER(start, sizes_that_the_settings_exclude_are_not_deferred)
-{
-    ms_config.excluded.count = 1;
-    ms_config.excluded.ranges[0].first = 100;
-    ms_config.excluded.ranges[0].last = 200;
-    CHECK(may_defer(99) && !may_defer(100) && !may_defer(200) && may_defer(201));
-    ms_config.excluded.count = 0;
-}
+STORY_AFTER(start, sizes_that_the_settings_exclude_are_not_deferred, ms_config.excluded.count = 1,
+            ms_config.excluded.ranges[0].first = 100, ms_config.excluded.ranges[0].last = 200,
+            IS(may_defer(99) && !may_defer(100) && !may_defer(200) && may_defer(201)),
+            ms_config.excluded.count = 0)
 
 /* --- streams of other contexts */
 

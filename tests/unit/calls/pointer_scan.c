@@ -160,12 +160,9 @@ MS_TEST_AFTER(start, a_scan_skips_neighbours_of_a_word_that_means_nothing)
     CHECK(lookups == 6 && gaps == 6); /* once for each */
 }
 
-MS_TEST_AFTER(start, a_scan_ends_at_a_word_that_means_everything)
-{
-    ms_host_memory_add(HOST_MEMORY, 4096);
-    scan(HOST_MEMORY, FAR, 8);
-    CHECK(reach.everything && lookups == 1);
-}
+STORY_AFTER(start, a_scan_ends_at_a_word_that_means_everything,
+            ms_host_memory_add(HOST_MEMORY, 4096), scan(HOST_MEMORY, FAR, 8),
+            IS(reach.everything &&lookups == 1))
 
 /* Tracked memory lies on either side of a range that means nothing. */
 MS_TEST_AFTER(start, a_scan_finds_host_memory_beside_a_word_that_means_nothing)

@@ -531,9 +531,5 @@ MS_TEST_BETWEEN(start_verified, end_verified, a_write_to_memory_is_compared_with
     CHECK(comparisons == 1 && trims == 2);
 }
 
-MS_TEST_BETWEEN(start, end, a_write_that_is_not_verified_has_no_shadow)
-{
-    has_shadow = true;
-    copy_around();
-    CHECK(shadows == 0 && comparisons == 0 && !content_at(100).is_shadowed);
-}
+STORY_BETWEEN(start, end, a_write_that_is_not_verified_has_no_shadow, has_shadow = true,
+              copy_around(), IS(shadows == 0 && comparisons == 0 && !content_at(100).is_shadowed))

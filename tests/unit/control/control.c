@@ -810,13 +810,9 @@ MS_TEST_AFTER(start, a_request_with_a_nul_is_refused_whatever_stands_before_it)
     ms_control_close();
 }
 
-MS_TEST_AFTER(start, a_folder_that_is_named_has_a_name)
-{
-    is_faked = true;
-    must_answer(connect_client(), "suspend \n", NO_REQUEST);
-    CHECK_EQ(begun, 0);
-    ms_control_close();
-}
+STORY_AFTER(start, a_folder_that_is_named_has_a_name, is_faked = true,
+            must_answer(connect_client(), "suspend \n", NO_REQUEST), EQUALS(begun, 0),
+            ms_control_close())
 
 MS_TEST_AFTER(start, a_line_that_is_no_request_ends_the_connection)
 {
@@ -1092,17 +1088,10 @@ MS_TEST_AFTER(make_folder, nothing_is_started_that_nobody_asked_for)
     CHECK_EQ(open_descriptors(), open_before);
 }
 
-MS_TEST_AFTER(make_folder, a_plan_is_read_at_the_start)
-{
-    write_plan(a_plan, 1, 1);
-    start_thread(true, false);
-    CHECK(plans() == 1 && thread != NULL && quiesced == 0);
-    look(30);
-    CHECK(plans() == 1 && lines == 0 && let_cancel == 1);
-    CHECK(waited_ms == 250 && waited_count == 2);
-    at_end();
-    CHECK(lines == 0 && cancelled == 1);
-}
+STORY_AFTER(make_folder, a_plan_is_read_at_the_start, write_plan(a_plan, 1, 1),
+            start_thread(true, false), IS(plans() == 1 && thread != NULL && quiesced == 0),
+            look(30), IS(plans() == 1 && lines == 0 && let_cancel == 1),
+            IS(waited_ms == 250 && waited_count == 2), at_end(), IS(lines == 0 && cancelled == 1))
 
 /* When two looks find it the same. */
 MS_TEST_AFTER(make_folder, a_plan_that_comes_later_is_read_when_it_is_whole)
@@ -1156,47 +1145,26 @@ MS_TEST_AFTER(make_folder, a_plan_with_a_fault_is_refused_when_it_stays_so)
 }
 
 /* A writer that goes on after the second look. */
-MS_TEST_AFTER(make_folder, a_plan_that_is_refused_at_the_start_is_told_of_once)
-{
-    write_plan("{", 1, 1);
-    start_thread(true, false);
-    CHECK_EQ(lines, 1);
-    must_say("METASHARD_PLAN: ", moved);
-    look(50);
-    at_end();
-    CHECK_EQ(lines, 0);
-}
+STORY_AFTER(make_folder, a_plan_that_is_refused_at_the_start_is_told_of_once, write_plan("{", 1, 1),
+            start_thread(true, false), EQUALS(lines, 1), must_say("METASHARD_PLAN: ", moved),
+            look(50), at_end(), EQUALS(lines, 0))
 
-MS_TEST_AFTER(make_folder, a_plan_that_was_never_read_is_told_of)
-{
-    start_thread(true, false);
-    at_end();
-    must_say("METASHARD_PLAN: no plan was read from", "before the process ended: No such file");
-    write_plan(a_plan, 1, 1);
-    at_end();
-    must_say("METASHARD_PLAN: no plan was read from", "before the process ended: it came too late");
-    CHECK_EQ(logged_level, MS_WARN);
-}
+STORY_AFTER(make_folder, a_plan_that_was_never_read_is_told_of, start_thread(true, false), at_end(),
+            must_say("METASHARD_PLAN: no plan was read from",
+                     "before the process ended: No such file"),
+            write_plan(a_plan, 1, 1), at_end(),
+            must_say("METASHARD_PLAN: no plan was read from",
+                     "before the process ended: it came too late"),
+            EQUALS(logged_level, MS_WARN))
 
-MS_TEST_AFTER(make_folder, a_relative_name_is_of_the_folder_at_the_start)
-{
-    CHECK_EQ(chdir(folder), 0);
-    strcpy(ms_config.plan_path, "moved");
-    start_thread(false, false);
-    CHECK_EQ(chdir("/"), 0);
-    write_plan(a_plan, 1, 1);
-    look(2);
-    CHECK_EQ(plans(), 1);
-}
+STORY_AFTER(make_folder, a_relative_name_is_of_the_folder_at_the_start, EQUALS(chdir(folder), 0),
+            strcpy(ms_config.plan_path, "moved"), start_thread(false, false), EQUALS(chdir("/"), 0),
+            write_plan(a_plan, 1, 1), look(2), EQUALS(plans(), 1))
 
-MS_TEST_AFTER(make_folder, the_thread_is_made_ready_if_a_plan_may_hold_the_program_up)
-{
-    ms_config.plan_mode = MS_ENFORCE;
-    start_thread(false, false);
-    CHECK(quiesced == 0 && thread == NULL);
-    start_thread(true, false);
-    CHECK(quiesced == 1 && thread != NULL);
-}
+STORY_AFTER(make_folder, the_thread_is_made_ready_if_a_plan_may_hold_the_program_up,
+            ms_config.plan_mode = MS_ENFORCE, start_thread(false, false),
+            IS(quiesced == 0 && thread == NULL), start_thread(true, false),
+            IS(quiesced == 1 && thread != NULL))
 
 MS_TEST_AFTER(make_folder, a_socket_is_served_until_the_process_ends)
 {

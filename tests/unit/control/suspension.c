@@ -95,15 +95,10 @@ SUSPENSION_TEST(a_suspension_tells_how_much_memory_stays_in_use)
     fake.physical_bytes = 0;
 }
 
-SUSPENSION_TEST(a_suspension_without_allocations_asks_no_device)
-{
-    fake_allocation_free(allocation);
-    fake.physical_bytes = 100;
-    must_tell(0);
-    CHECK_EQ(fake.calls[FAKE_mem_get_info], 0);
-    fake.physical_bytes = 0;
-    allocation = fake_allocation(FAKE_GRANULE);
-}
+STORY_BETWEEN(start, end, a_suspension_without_allocations_asks_no_device,
+              fake_allocation_free(allocation), fake.physical_bytes = 100, must_tell(0),
+              EQUALS(fake.calls[FAKE_mem_get_info], 0), fake.physical_bytes = 0,
+              allocation = fake_allocation(FAKE_GRANULE))
 
 SUSPENSION_TEST(the_text_is_cut)
 {
@@ -144,19 +139,12 @@ SUSPENSION_TEST(a_folder_is_one_that_can_be_written_by_its_whole_path)
     CHECK_EQ(rmdir(made), 0);
 }
 
-SUSPENSION_TEST(a_suspension_fails_while_a_group_is_open)
-{
-    is_in_group = true;
-    must_refuse(NULL, "an NCCL group of the program is open");
-}
+STORY_BETWEEN(start, end, a_suspension_fails_while_a_group_is_open, is_in_group = true,
+              must_refuse(NULL, "an NCCL group of the program is open"))
 
-SUSPENSION_TEST(a_process_that_cannot_be_suspended_says_why)
-{
-    refuses = true;
-    text[0] = '\0';
-    CHECK(!ms_suspension_begin(NULL, text, sizeof(text), &fault));
-    CHECK(strcmp(fault.text, "it cannot be suspended") == 0 && text[0] == '\0');
-}
+STORY_BETWEEN(start, end, a_process_that_cannot_be_suspended_says_why, refuses = true,
+              text[0] = '\0', IS(!ms_suspension_begin(NULL, text, sizeof(text), &fault)),
+              IS(strcmp(fault.text, "it cannot be suspended") == 0 && text[0] == '\0'))
 
 SUSPENSION_TEST(a_resumption_says_why_memory_cannot_come_back)
 {

@@ -459,13 +459,9 @@ MS_TEST_BETWEEN(start, end, cached_bytes_are_compared_at_the_end_of_the_process)
     fake_allocation_free(other);
 }
 
-MS_TEST_BETWEEN(start, end, a_comparison_without_a_shadow_waits_for_nothing)
-{
-    fake_set(allocation, 0, G, &cached);
-    fake.is_busy = true;
-    ms_compare_finish();
-    check_counts(0, 0, 0, 0);
-}
+STORY_BETWEEN(start, end, a_comparison_without_a_shadow_waits_for_nothing,
+              fake_set(allocation, 0, G, &cached), fake.is_busy = true, ms_compare_finish(),
+              check_counts(0, 0, 0, 0))
 
 MS_TEST_BETWEEN(start, end, a_device_that_stays_busy_is_waited_for_once)
 {

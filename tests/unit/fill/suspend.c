@@ -145,15 +145,9 @@ static void fails(const char *why)
 
 /* --- what goes, and comes back */
 
-MS_TEST(a_process_without_an_allocation_suspends_nothing)
-{
-    fake_start();
-    told.freed = 1;
-    CHECK(ms_suspend(NULL, &told, &fault));
-    tells(0, 0, 0, 0);
-    CHECK(!ms_suspend_is_active());
-    CHECK_EQ(ms_suspend_take_back(), CUDA_SUCCESS);
-}
+STORY_ALONE(a_process_without_an_allocation_suspends_nothing, fake_start(), told.freed = 1,
+            IS(ms_suspend(NULL, &told, &fault)), tells(0, 0, 0, 0), IS(!ms_suspend_is_active()),
+            EQUALS(ms_suspend_take_back(), CUDA_SUCCESS))
 
 STORY(suspending_stores_written_bytes_and_brings_them_back, fills(G, 3 * G, 5),
       fills(4 * G, 5 * G, 0), writes(0, 6 * G, 7 * G, sevens), suspends(),

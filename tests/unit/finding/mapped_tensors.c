@@ -111,11 +111,8 @@ MS_TEST_AFTER(start, a_tensor_with_one_other_bit_is_another_tensor)
     CHECK_EQ(find(data, LARGE - 1), -1); /* no tensor has that size */
 }
 
-MS_TEST_AFTER(start, a_file_that_is_not_mapped_is_not_looked_at)
-{
-    munmap(mapped, 4096);
-    CHECK_EQ(find(data, LARGE), -1);
-}
+STORY_AFTER(start, a_file_that_is_not_mapped_is_not_looked_at, munmap(mapped, 4096),
+            EQUALS(find(data, LARGE), -1))
 
 MS_TEST_AFTER(start, a_file_that_has_changed_is_read_anew)
 {
@@ -207,11 +204,8 @@ MS_TEST_AFTER(start, a_mapping_that_lost_its_pages_does_no_harm)
     CHECK_EQ(find(data, LARGE), -1);
 }
 
-MS_TEST_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be)
-{
-    deny(SYS_process_vm_readv, EPERM);
-    needs_mappings(find(data, LARGE) == 0, path);
-}
+STORY_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be,
+            deny(SYS_process_vm_readv, EPERM), needs_mappings(find(data, LARGE) == 0, path))
 
 /* --- when files are looked for */
 

@@ -439,17 +439,10 @@ MS_TEST_AFTER(start_direct, threads_open_a_file_past_the_page_cache_once)
 }
 
 /* By the first and the last page of each MiB. */
-MS_TEST_AFTER(start_direct, a_direct_read_leaves_out_what_is_cached_of_its_range)
-{
-    check_direct(100, 3 * MIB - 150, "0+3145728 ");
-    cache(MIB, MIB);
-    check_direct(100, 3 * MIB - 150, "0+1048576 2097152+1048576 ");
-    check_direct(MIB, MIB, "");
-    check_direct(MIB - 5000, MIB + 5000, "1040384+8192 ");
-    cache(2 * MIB, 1);
-    check_direct(2 * MIB, MIB, "2097152+1048576 ");
-    cache(3 * MIB - 1, 1);
-    check_direct(2 * MIB, MIB - BLOCK, "2097152+1044480 ");
-    check_direct(2 * MIB, MIB, "");
-    check_direct(MIB, 2 * MIB, "");
-}
+STORY_AFTER(start_direct, a_direct_read_leaves_out_what_is_cached_of_its_range,
+            check_direct(100, 3 * MIB - 150, "0+3145728 "), cache(MIB, MIB),
+            check_direct(100, 3 * MIB - 150, "0+1048576 2097152+1048576 "),
+            check_direct(MIB, MIB, ""), check_direct(MIB - 5000, MIB + 5000, "1040384+8192 "),
+            cache(2 * MIB, 1), check_direct(2 * MIB, MIB, "2097152+1048576 "),
+            cache(3 * MIB - 1, 1), check_direct(2 * MIB, MIB - BLOCK, "2097152+1044480 "),
+            check_direct(2 * MIB, MIB, ""), check_direct(MIB, 2 * MIB, ""))

@@ -219,15 +219,10 @@ MS_TEST_AFTER(start, a_claim_waits_for_the_one_before)
     CHECK(other.first_got == &low.facts);
 }
 
-MS_TEST_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing)
-{
-    CHECK(ms_space_claim(LOW) == &low.facts);
-    start_other(LOW, 0);
-    CHECK(!atomic_load(&other.has_got));
-    ms_space_remove(&low.facts);
-    pthread_join(other.thread, NULL);
-    CHECK(other.first_got == NULL);
-}
+STORY_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing,
+            IS(ms_space_claim(LOW) == &low.facts), start_other(LOW, 0),
+            IS(!atomic_load(&other.has_got)), ms_space_remove(&low.facts),
+            pthread_join(other.thread, NULL), IS(other.first_got == NULL))
 
 MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
 {

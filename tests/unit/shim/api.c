@@ -161,21 +161,19 @@ API_TEST(calls_fail_while_the_shim_is_off)
     CHECK_EQ(metashard_status(text, sizeof(text)), 77); /* but this one */
 }
 
-API_TEST(a_call_says_which_argument_is_missing)
-{
-    must_refuse(metashard_plan_file(NULL), "expected a path");
-    must_refuse(metashard_plan_text(NULL, 2), "expected a text");
-    must_refuse(metashard_name(0x1000, 24, NULL, "F32", shape, 2), "expected a name");
-    must_refuse(metashard_name(0x1000, 24, "", "F32", shape, 2), "expected a name");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", NULL, shape, 2),
-                "expected a dtype of safetensors, found none");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", "float", shape, 2),
-                "expected a dtype of safetensors, found float");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", shape, 9),
-                "expected a shape of at most 8 dimensions, found 9");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", NULL, 1),
-                "expected a shape of at most 8 dimensions, found 1");
-}
+STORY_BETWEEN(start, end, a_call_says_which_argument_is_missing,
+              must_refuse(metashard_plan_file(NULL), "expected a path"),
+              must_refuse(metashard_plan_text(NULL, 2), "expected a text"),
+              must_refuse(metashard_name(0x1000, 24, NULL, "F32", shape, 2), "expected a name"),
+              must_refuse(metashard_name(0x1000, 24, "", "F32", shape, 2), "expected a name"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", NULL, shape, 2),
+                          "expected a dtype of safetensors, found none"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", "float", shape, 2),
+                          "expected a dtype of safetensors, found float"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", shape, 9),
+                          "expected a shape of at most 8 dimensions, found 9"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", NULL, 1),
+                          "expected a shape of at most 8 dimensions, found 1"))
 
 API_TEST(a_tensor_is_handed_on_with_its_measure)
 {

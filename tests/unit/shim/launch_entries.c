@@ -135,32 +135,18 @@ static void start(void)
     atomic_store(&ms_hot.deferred, 1);
 }
 
-MS_TEST_AFTER(start, a_launch_is_the_runtimes_to_answer)
-{
-    must_launch(STREAM, "lL");
-    must_launch(NULL, "lL");
-    is_in_nccl = true;
-    must_launch(STREAM, "lL");
-    is_answered = true;
-    must_launch(NULL, "l");
-}
+STORY_AFTER(start, a_launch_is_the_runtimes_to_answer, must_launch(STREAM, "lL"),
+            must_launch(NULL, "lL"), is_in_nccl = true, must_launch(STREAM, "lL"),
+            is_answered = true, must_launch(NULL, "l"))
 
-MS_TEST_AFTER(start, a_launch_is_the_drivers_where_nothing_is_deferred)
-{
-    is_answered = true;
-    atomic_store(&ms_hot.deferred, MS_HOT_COUNTED);
-    must_launch(STREAM, "L");
-    atomic_store(&ms_hot.deferred, 0);
-    must_launch(STREAM, "L");
-    atomic_store(&ms_hot.gated, 0);
-    must_launch(STREAM, "l");
-}
+STORY_AFTER(start, a_launch_is_the_drivers_where_nothing_is_deferred, is_answered = true,
+            atomic_store(&ms_hot.deferred, MS_HOT_COUNTED), must_launch(STREAM, "L"),
+            atomic_store(&ms_hot.deferred, 0), must_launch(STREAM, "L"),
+            atomic_store(&ms_hot.gated, 0), must_launch(STREAM, "l"))
 
-MS_TEST_AFTER(start, a_launch_without_a_configuration_is_the_drivers_to_refuse)
-{
-    CHECK_EQ(cuLaunchKernelEx(NULL, FUNCTION, params, extra), CUDA_ERROR_INVALID_VALUE);
-    must_have("L");
-}
+STORY_AFTER(start, a_launch_without_a_configuration_is_the_drivers_to_refuse,
+            EQUALS(cuLaunchKernelEx(NULL, FUNCTION, params, extra), CUDA_ERROR_INVALID_VALUE),
+            must_have("L"))
 
 MS_TEST_AFTER(start, memory_of_a_tensor_map_comes_in_first)
 {

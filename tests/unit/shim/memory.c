@@ -230,36 +230,21 @@ MEMORY_TEST(rows_are_the_drivers_after_eviction)
     must_have("PPP");
 }
 
-MEMORY_TEST(a_free_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE);
-    must_have("f");
-    is_ours = false;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("fFh");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE);
-    must_have("fF");
-    real_answer = CUDA_SUCCESS;
-    atomic_store(&ms_hot.owned, 0);
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("Fh");
-    atomic_store(&ms_hot.started, 0);
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("Fh");
-}
+STORY_BETWEEN(start, end, a_free_is_the_runtimes_or_the_drivers, answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE), must_have("f"), is_ours = false,
+              EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS), must_have("fFh"),
+              real_answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE), must_have("fF"),
+              real_answer = CUDA_SUCCESS, atomic_store(&ms_hot.owned, 0),
+              EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS), must_have("Fh"),
+              atomic_store(&ms_hot.started, 0), EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS),
+              must_have("Fh"))
 
 /* Some drivers free without a context, too. */
-MEMORY_TEST(the_driver_says_whether_it_frees_without_a_context)
-{
-    device_answer = CUDA_ERROR_INVALID_CONTEXT;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("f");
-    nothing_answer = real_answer = CUDA_ERROR_INVALID_CONTEXT;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_CONTEXT);
-    must_have("F");
-}
+STORY_BETWEEN(start, end, the_driver_says_whether_it_frees_without_a_context,
+              device_answer = CUDA_ERROR_INVALID_CONTEXT, EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS),
+              must_have("f"), nothing_answer = real_answer = CUDA_ERROR_INVALID_CONTEXT,
+              EQUALS(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_CONTEXT), must_have("F"))
 
 MEMORY_TEST(free_memory_is_what_the_program_would_have)
 {
@@ -283,21 +268,14 @@ MEMORY_TEST(free_memory_is_what_the_program_would_have)
     CHECK_EQ(bytes, 100);
 }
 
-MEMORY_TEST(a_range_is_the_runtimes_or_the_drivers_and_none_between)
-{
-    answer = CUDA_ERROR_NOT_FOUND;
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_ERROR_NOT_FOUND);
-    must_have("q");
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, THEIRS), CUDA_SUCCESS);
-    must_have("qR");
-    CHECK_EQ(seen, THEIRS);
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, STRAY), CUDA_SUCCESS);
-    must_have("qR");
-    CHECK_EQ(seen, 0);
-    atomic_store(&ms_hot.owned, 0);
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_SUCCESS);
-    must_have("R");
-}
+STORY_BETWEEN(start, end, a_range_is_the_runtimes_or_the_drivers_and_none_between,
+              answer = CUDA_ERROR_NOT_FOUND,
+              EQUALS(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_ERROR_NOT_FOUND),
+              must_have("q"), EQUALS(cuMemGetAddressRange_v2(NULL, NULL, THEIRS), CUDA_SUCCESS),
+              must_have("qR"), EQUALS(seen, THEIRS),
+              EQUALS(cuMemGetAddressRange_v2(NULL, NULL, STRAY), CUDA_SUCCESS), must_have("qR"),
+              EQUALS(seen, 0), atomic_store(&ms_hot.owned, 0),
+              EQUALS(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_SUCCESS), must_have("R"))
 
 MEMORY_TEST(an_attribute_is_the_runtimes_or_the_drivers)
 {

@@ -371,20 +371,11 @@ MOVE_TEST(a_batch_has_only_copies_that_stray_replaced)
         CHECK_EQ(got_destinations[i], expected[i]);
 }
 
-MOVE_TEST(a_batch_that_is_refused_or_has_no_memory_does_not_reach_the_driver)
-{
-    make_batch();
-    to[0] = BAD;
-    to[2] = REFUSED;
-    CHECK_EQ(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(begun, 3);
-    make_batch();
-    to[0] = BAD;
-    may_make = 0;
-    CHECK_EQ(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(begun, 1);
-    CHECK_EQ(reals, 0);
-}
+STORY_BETWEEN(start, end, a_batch_that_is_refused_or_has_no_memory_does_not_reach_the_driver,
+              make_batch(), to[0] = BAD, to[2] = REFUSED,
+              EQUALS(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY), EQUALS(begun, 3), make_batch(),
+              to[0] = BAD, may_make = 0, EQUALS(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY),
+              EQUALS(begun, 1), EQUALS(reals, 0))
 
 MOVE_TEST(a_batch_without_lists_is_the_drivers_to_judge)
 {

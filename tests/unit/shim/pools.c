@@ -246,22 +246,13 @@ static void must_allocate(CUresult expected, CUdeviceptr expected_address, const
     }
 }
 
-MS_TEST_AFTER(start, an_allocation_is_deferred_and_observed)
-{
-    is_ours = true;
-    must_allocate(CUDA_SUCCESS, OURS, "ynao");
-    answer = CUDA_ERROR_OUT_OF_MEMORY;
-    must_allocate(CUDA_ERROR_OUT_OF_MEMORY, OURS, "ynao");
-}
+STORY_AFTER(start, an_allocation_is_deferred_and_observed, is_ours = true,
+            must_allocate(CUDA_SUCCESS, OURS, "ynao"), answer = CUDA_ERROR_OUT_OF_MEMORY,
+            must_allocate(CUDA_ERROR_OUT_OF_MEMORY, OURS, "ynao"))
 
-MS_TEST_AFTER(start, the_default_stream_is_that_of_the_entry)
-{
-    is_ours = true;
-    served_stream = NULL;
-    must_allocate(CUDA_SUCCESS, OURS, "ynao");
-    is_ours = false;
-    must_allocate(CUDA_SUCCESS, THEIRS, "ynaA");
-}
+STORY_AFTER(start, the_default_stream_is_that_of_the_entry, is_ours = true, served_stream = NULL,
+            must_allocate(CUDA_SUCCESS, OURS, "ynao"), is_ours = false,
+            must_allocate(CUDA_SUCCESS, THEIRS, "ynaA"))
 
 MS_TEST_AFTER(start, an_allocation_that_is_not_deferred_is_the_drivers)
 {
@@ -285,27 +276,14 @@ MS_TEST_AFTER(start, no_pool_is_the_drivers_to_refuse)
     must_have("AA");
 }
 
-MS_TEST_AFTER(start, a_pool_of_host_memory_gives_host_memory)
-{
-    is_ready = false;
-    is_host = true;
-    must_allocate(CUDA_SUCCESS, THEIRS, "yAh");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    must_allocate(CUDA_ERROR_INVALID_VALUE, nobody, "yA");
-    real_answer = CUDA_SUCCESS;
-    atomic_store(&ms_hot.started, 0);
-    must_allocate(CUDA_SUCCESS, THEIRS, "yA");
-}
+STORY_AFTER(start, a_pool_of_host_memory_gives_host_memory, is_ready = false, is_host = true,
+            must_allocate(CUDA_SUCCESS, THEIRS, "yAh"), real_answer = CUDA_ERROR_INVALID_VALUE,
+            must_allocate(CUDA_ERROR_INVALID_VALUE, nobody, "yA"), real_answer = CUDA_SUCCESS,
+            atomic_store(&ms_hot.started, 0), must_allocate(CUDA_SUCCESS, THEIRS, "yA"))
 
-MS_TEST_AFTER(start, a_driver_without_memory_is_asked_again)
-{
-    is_ready = false;
-    is_host = true;
-    refusals = 2;
-    must_allocate(CUDA_SUCCESS, THEIRS, "yAAAh");
-    refusals = 3;
-    must_allocate(CUDA_ERROR_OUT_OF_MEMORY, nobody, "yAAA");
-}
+STORY_AFTER(start, a_driver_without_memory_is_asked_again, is_ready = false, is_host = true,
+            refusals = 2, must_allocate(CUDA_SUCCESS, THEIRS, "yAAAh"), refusals = 3,
+            must_allocate(CUDA_ERROR_OUT_OF_MEMORY, nobody, "yAAA"))
 
 /* --- freeing */
 
@@ -320,44 +298,25 @@ static void must_free(CUdeviceptr address, CUresult expected, const char *calls)
     }
 }
 
-MS_TEST_AFTER(start, an_allocation_of_ours_is_freed_in_its_stream)
-{
-    is_ours = true;
-    must_free(OURS, CUDA_SUCCESS, "SCf");
-    served_stream = NULL;
-    must_free(OURS, CUDA_SUCCESS, "SCf");
-    answer = CUDA_ERROR_INVALID_VALUE;
-    must_free(OURS, CUDA_ERROR_INVALID_VALUE, "SCf");
-}
+STORY_AFTER(start, an_allocation_of_ours_is_freed_in_its_stream, is_ours = true,
+            must_free(OURS, CUDA_SUCCESS, "SCf"), served_stream = NULL,
+            must_free(OURS, CUDA_SUCCESS, "SCf"), answer = CUDA_ERROR_INVALID_VALUE,
+            must_free(OURS, CUDA_ERROR_INVALID_VALUE, "SCf"))
 
-MS_TEST_AFTER(start, the_driver_says_whether_a_free_needs_a_context)
-{
-    is_ours = true;
-    has_context = false;
-    null_answer = CUDA_ERROR_INVALID_CONTEXT;
-    real_answer = CUDA_ERROR_INVALID_CONTEXT;
-    must_free(OURS, CUDA_ERROR_INVALID_CONTEXT, "SCNF");
-    null_answer = CUDA_ERROR_INVALID_VALUE;
-    must_free(OURS, CUDA_SUCCESS, "SCNf");
-}
+STORY_AFTER(start, the_driver_says_whether_a_free_needs_a_context, is_ours = true,
+            has_context = false, null_answer = CUDA_ERROR_INVALID_CONTEXT,
+            real_answer = CUDA_ERROR_INVALID_CONTEXT,
+            must_free(OURS, CUDA_ERROR_INVALID_CONTEXT, "SCNF"),
+            null_answer = CUDA_ERROR_INVALID_VALUE, must_free(OURS, CUDA_SUCCESS, "SCNf"))
 
-MS_TEST_AFTER(start, a_stream_that_is_not_valid_is_the_drivers_to_refuse)
-{
-    is_ours = true;
-    flags_answer = real_answer = CUDA_ERROR_INVALID_HANDLE;
-    must_free(OURS, CUDA_ERROR_INVALID_HANDLE, "SF");
-}
+STORY_AFTER(start, a_stream_that_is_not_valid_is_the_drivers_to_refuse, is_ours = true,
+            flags_answer = real_answer = CUDA_ERROR_INVALID_HANDLE,
+            must_free(OURS, CUDA_ERROR_INVALID_HANDLE, "SF"))
 
-MS_TEST_AFTER(start, the_driver_frees_memory_that_is_not_ours)
-{
-    must_free(OURS, CUDA_SUCCESS, "SCfFh");
-    is_ours = true;
-    must_free(THEIRS, CUDA_SUCCESS, "Fh");
-    own_something(false);
-    must_free(OURS, CUDA_SUCCESS, "Fh");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    must_free(THEIRS, CUDA_ERROR_INVALID_VALUE, "F");
-}
+STORY_AFTER(start, the_driver_frees_memory_that_is_not_ours, must_free(OURS, CUDA_SUCCESS, "SCfFh"),
+            is_ours = true, must_free(THEIRS, CUDA_SUCCESS, "Fh"), own_something(false),
+            must_free(OURS, CUDA_SUCCESS, "Fh"), real_answer = CUDA_ERROR_INVALID_VALUE,
+            must_free(THEIRS, CUDA_ERROR_INVALID_VALUE, "F"))
 
 /* Whether the address is free for a regular allocation of the driver. */
 static bool serve_regular(struct ms_regular_size *size, CUdeviceptr address)
@@ -401,15 +360,9 @@ static void must_create(const CUmemPoolProps *props, const char *calls)
     must_have(calls);
 }
 
-MS_TEST_AFTER(start, a_plain_pool_is_known)
-{
-    must_create(&plain, "Pp");
-    real_answer = CUDA_ERROR_OUT_OF_MEMORY;
-    must_create(&plain, "P");
-    real_answer = CUDA_SUCCESS;
-    atomic_store(&ms_hot.started, 0);
-    must_create(&plain, "P");
-}
+STORY_AFTER(start, a_plain_pool_is_known, must_create(&plain, "Pp"),
+            real_answer = CUDA_ERROR_OUT_OF_MEMORY, must_create(&plain, "P"),
+            real_answer = CUDA_SUCCESS, atomic_store(&ms_hot.started, 0), must_create(&plain, "P"))
 
 MS_TEST_AFTER(start, a_pool_with_any_property_is_not_known)
 {

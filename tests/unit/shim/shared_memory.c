@@ -108,13 +108,6 @@ static void must_open(bool by_runtime, bool asks)
     }
 }
 
-MS_TEST(a_handle_of_the_runtimes_is_opened_by_it_where_it_may_defer)
-{
-    must_open(false, false);
-    is_handle = true;
-    must_open(false, true);
-    is_ready = true;
-    must_open(true, true);
-    is_handle = false;
-    must_open(false, false);
-}
+STORY_ALONE(a_handle_of_the_runtimes_is_opened_by_it_where_it_may_defer, must_open(false, false),
+            is_handle = true, must_open(false, true), is_ready = true, must_open(true, true),
+            is_handle = false, must_open(false, false))

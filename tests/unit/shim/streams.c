@@ -93,18 +93,12 @@ MS_TEST_AFTER(start, a_capture_that_does_not_begin_counts_no_more)
     CHECK(was_counted && !ms_is_capturing());
 }
 
-MS_TEST_AFTER(start, a_capture_that_ends_counts_no_more)
-{
-    begin_capture();
-    end_capture(CUDA_SUCCESS, true, 1);
-}
+STORY_AFTER(start, a_capture_that_ends_counts_no_more, begin_capture(),
+            end_capture(CUDA_SUCCESS, true, 1))
 
-MS_TEST_AFTER(start, a_capture_that_ends_counts_no_more_though_the_stream_cannot_be_asked)
-{
-    begin_capture();
-    asked = asked_later = CUDA_ERROR_OUT_OF_MEMORY;
-    end_capture(CUDA_SUCCESS, true, 1);
-}
+STORY_AFTER(start, a_capture_that_ends_counts_no_more_though_the_stream_cannot_be_asked,
+            begin_capture(), asked = asked_later = CUDA_ERROR_OUT_OF_MEMORY,
+            end_capture(CUDA_SUCCESS, true, 1))
 
 MS_TEST_AFTER(start, the_end_of_a_thread_s_own_default_stream_counts_likewise)
 {
@@ -114,20 +108,14 @@ MS_TEST_AFTER(start, the_end_of_a_thread_s_own_default_stream_counts_likewise)
     CHECK(!ms_is_capturing());
 }
 
-MS_TEST_AFTER(start, an_end_that_fails_and_ends_the_capture_counts)
-{
-    begin_capture();
-    answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, true, 2);
-}
+STORY_AFTER(start, an_end_that_fails_and_ends_the_capture_counts, begin_capture(),
+            answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, true, 2))
 
-MS_TEST_AFTER(start, an_end_that_fails_and_leaves_the_capture_does_not_count)
-{
-    begin_capture();
-    answer = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    status_later = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, false, 2);
-}
+STORY_AFTER(start, an_end_that_fails_and_leaves_the_capture_does_not_count, begin_capture(),
+            answer = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+            status_later = CU_STREAM_CAPTURE_STATUS_ACTIVE,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, false, 2))
 
 MS_TEST_AFTER(start, an_end_in_a_stream_that_captures_nothing_does_not_count)
 {
@@ -137,26 +125,17 @@ MS_TEST_AFTER(start, an_end_in_a_stream_that_captures_nothing_does_not_count)
     end_capture(CUDA_ERROR_ILLEGAL_STATE, false, 1);
 }
 
-MS_TEST_AFTER(start, an_end_that_fails_does_not_count_where_the_stream_cannot_be_asked)
-{
-    begin_capture();
-    answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    asked = CUDA_ERROR_OUT_OF_MEMORY;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 1);
-    ends = questions = 0;
-    asked = CUDA_SUCCESS;
-    asked_later = CUDA_ERROR_OUT_OF_MEMORY;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 2);
-}
+STORY_AFTER(start, an_end_that_fails_does_not_count_where_the_stream_cannot_be_asked,
+            begin_capture(), answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            asked = CUDA_ERROR_OUT_OF_MEMORY,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 1), ends = questions = 0,
+            asked = CUDA_SUCCESS, asked_later = CUDA_ERROR_OUT_OF_MEMORY,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 2))
 
-MS_TEST_AFTER(start, each_of_two_captures_counts)
-{
-    begin_capture();
-    CHECK_EQ(cuStreamBeginCapture((CUstream)0x20), CUDA_SUCCESS);
-    end_capture(CUDA_SUCCESS, false, 1);
-    ends = questions = 0;
-    end_capture(CUDA_SUCCESS, true, 1);
-}
+STORY_AFTER(start, each_of_two_captures_counts, begin_capture(),
+            EQUALS(cuStreamBeginCapture((CUstream)0x20), CUDA_SUCCESS),
+            end_capture(CUDA_SUCCESS, false, 1), ends = questions = 0,
+            end_capture(CUDA_SUCCESS, true, 1))
 
 MS_TEST_AFTER(start, a_function_of_the_host_is_a_gate)
 {

@@ -356,16 +356,9 @@ static void write_checks(const char *format, const char *build_id, uint64_t sum,
 
 #define FORMAT "metashard-torch-checks/1"
 
-TEST(a_checked_library_is_proved)
-{
-    add_build_id(0, OTHER_ID);
-    must_be("unknown", OTHER_ID);
-    write_checks(FORMAT, OTHER_ID, sum_of_rules(), 0);
-    must_be(NULL, NULL);
-    clear_notes();
-    must_be_unknown();
-    CHECK(!ms_torch_checks_have(""));
-}
+STORY_BETWEEN(start, end, a_checked_library_is_proved, add_build_id(0, OTHER_ID),
+              must_be("unknown", OTHER_ID), write_checks(FORMAT, OTHER_ID, sum_of_rules(), 0),
+              must_be(NULL, NULL), clear_notes(), must_be_unknown(), IS(!ms_torch_checks_have("")))
 
 TEST(a_check_is_of_a_library_and_of_the_rules)
 {

@@ -269,18 +269,12 @@ VMM_TEST(addresses_are_reserved_where_the_runtime_wants_unless_the_program_does)
     must_have("R");
 }
 
-VMM_TEST(addresses_that_the_runtime_does_not_know_are_freed_by_the_driver)
-{
-    answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemAddressFree(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE);
-    must_have("f");
-    is_ours = false;
-    CHECK_EQ(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("fF");
-    stop();
-    CHECK_EQ(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("F");
-}
+STORY_BETWEEN(start, end, addresses_that_the_runtime_does_not_know_are_freed_by_the_driver,
+              answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemAddressFree(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE), must_have("f"),
+              is_ours = false, EQUALS(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS),
+              must_have("fF"), stop(), EQUALS(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS),
+              must_have("F"))
 
 /* --- what came from cuMemAlloc */
 
@@ -304,18 +298,12 @@ VMM_TEST(memory_of_an_allocation_is_not_taken_apart)
     CHECK_EQ(seen_bytes, BYTES);
 }
 
-VMM_TEST(calls_look_for_no_block_while_nothing_is_owned)
-{
-    atomic_store(&ms_hot.owned, 0);
-    CHECK_EQ(cuMemGetAccess(NULL, NULL, BLOCK), CUDA_SUCCESS);
-    must_have("G");
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, (void *)BLOCK), CUDA_SUCCESS);
-    must_have("T");
-    CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_SUCCESS);
-    must_have("P");
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("Uc");
-}
+STORY_BETWEEN(start, end, calls_look_for_no_block_while_nothing_is_owned,
+              atomic_store(&ms_hot.owned, 0),
+              EQUALS(cuMemGetAccess(NULL, NULL, BLOCK), CUDA_SUCCESS), must_have("G"),
+              EQUALS(cuMemRetainAllocationHandle(NULL, (void *)BLOCK), CUDA_SUCCESS),
+              must_have("T"), EQUALS(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_SUCCESS),
+              must_have("P"), EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS), must_have("Uc"))
 
 /* --- handles */
 
@@ -367,46 +355,29 @@ VMM_TEST(a_handle_of_an_allocation_is_for_nccl_alone)
     CHECK(retained == NULL);
 }
 
-VMM_TEST(a_handle_of_a_mapping_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_NOT_PERMITTED;
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_ERROR_NOT_PERMITTED);
-    must_have("t");
-    is_ours = false;
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_SUCCESS);
-    must_have("tT");
-    CHECK(retained == (void *)PLACE);
-}
+STORY_BETWEEN(start, end, a_handle_of_a_mapping_is_the_runtimes_or_the_drivers,
+              answer = CUDA_ERROR_NOT_PERMITTED,
+              EQUALS(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_ERROR_NOT_PERMITTED),
+              must_have("t"), is_ours = false,
+              EQUALS(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_SUCCESS),
+              must_have("tT"), IS(retained == (void *)PLACE))
 
 /* --- mappings */
 
-VMM_TEST(a_mapping_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_OUT_OF_MEMORY;
-    CHECK_EQ(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    must_have("m");
-    is_ours = false;
-    CHECK_EQ(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS);
-    must_have("mM");
-    stop();
-    CHECK_EQ(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS);
-    must_have("M");
-}
+STORY_BETWEEN(start, end, a_mapping_is_the_runtimes_or_the_drivers,
+              answer = CUDA_ERROR_OUT_OF_MEMORY,
+              EQUALS(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_ERROR_OUT_OF_MEMORY),
+              must_have("m"), is_ours = false,
+              EQUALS(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS), must_have("mM"), stop(),
+              EQUALS(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS), must_have("M"))
 
-VMM_TEST(an_unmapped_range_is_no_host_memory_any_more)
-{
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("uc");
-    answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE);
-    must_have("u");
-    is_ours = false;
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("uUc");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE);
-    must_have("uU");
-}
+STORY_BETWEEN(start, end, an_unmapped_range_is_no_host_memory_any_more,
+              EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS), must_have("uc"),
+              answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE), must_have("u"),
+              is_ours = false, EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS), must_have("uUc"),
+              real_answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE), must_have("uU"))
 
 VMM_TEST(a_range_that_the_host_may_write_is_host_memory)
 {
@@ -430,15 +401,11 @@ VMM_TEST(a_range_that_the_host_may_write_is_host_memory)
     must_have("S");
 }
 
-VMM_TEST(the_access_of_a_mapping_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_NOT_PERMITTED;
-    CHECK_EQ(cuMemGetAccess(NULL, NULL, PLACE), CUDA_ERROR_NOT_PERMITTED);
-    must_have("g");
-    is_ours = false;
-    CHECK_EQ(cuMemGetAccess(NULL, NULL, PLACE), CUDA_SUCCESS);
-    must_have("gG");
-}
+STORY_BETWEEN(start, end, the_access_of_a_mapping_is_the_runtimes_or_the_drivers,
+              answer = CUDA_ERROR_NOT_PERMITTED,
+              EQUALS(cuMemGetAccess(NULL, NULL, PLACE), CUDA_ERROR_NOT_PERMITTED), must_have("g"),
+              is_ours = false, EQUALS(cuMemGetAccess(NULL, NULL, PLACE), CUDA_SUCCESS),
+              must_have("gG"))
 
 /* --- memory that others will use */
 
