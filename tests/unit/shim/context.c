@@ -65,8 +65,6 @@ static unsigned references, released, popped;
 static CUcontext current = OURS;
 static CUdevice own_device;
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 static CUresult end_it(void)
 {
     is_active = is_active_later;
@@ -123,7 +121,6 @@ MAKES(cuCtxCreate_v3, (CUcontext * made, CUexecAffinityParam *parameters, int co
 MAKES(cuCtxCreate_v4,
       (CUcontext * made, CUctxCreateParams *parameters, unsigned flags, CUdevice device))
 MAKES(cuGLCtxCreate_v2, (CUcontext * made, unsigned flags, CUdevice device))
-#pragma GCC diagnostic pop
 
 static void start(void)
 {

@@ -47,8 +47,6 @@ static CUresult answer, alias_answer;
 static CUdeviceptr alias = HOST, given = HOST;
 static bool is_managed;
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 #define GIVES(symbol, parameters) REAL(symbol, parameters, *address = (void *)HOST; return answer)
 GIVES(cuMemAllocHost, (void **address, unsigned bytes))
 GIVES(cuMemAllocHost_v2, (void **address, size_t bytes))
@@ -87,7 +85,6 @@ REAL(cuGraphicsResourceGetMappedEglFrame,
      (struct ms_egl_frame * frame, CUgraphicsResource resource, unsigned index, unsigned level),
      *frame = the_frame;
      return answer)
-#pragma GCC diagnostic pop
 
 bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds)
 {

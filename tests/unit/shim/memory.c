@@ -136,8 +136,6 @@ static CUresult go(char letter, CUdeviceptr address)
     return real_answer;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes), *address = THEIRS; return go('A', bytes))
 REAL(cuMemAllocPitch_v2,
      (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element),
@@ -157,7 +155,6 @@ REAL(cuPointerGetAttributes,
      return go('S', address))
 REAL(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr address),
      return go('W', address))
-#pragma GCC diagnostic pop
 
 static void start(void)
 {

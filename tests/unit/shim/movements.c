@@ -43,7 +43,6 @@ bool __wrap_ms_move_strays(const struct ms_movement *movement)
 
 bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes)
 {
-    (void)bytes;
     return address == BAD;
 }
 
@@ -88,8 +87,6 @@ static CUresult take(CUdeviceptr to, CUdeviceptr from)
     return CUDA_ERROR_NOT_READY;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), return take(to, from))
 REAL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
      return take(to, from))
@@ -110,7 +107,6 @@ REAL(cuMemcpyWithAttributesAsync_ptsz,
      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
       CUstream stream),
      return take(to, from))
-#pragma GCC diagnostic pop
 
 /* --- one row */
 
@@ -282,15 +278,12 @@ static CUresult take_batch(CUdeviceptr *destinations, size_t count)
     return CUDA_ERROR_NOT_READY;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 #define LISTS                                                                     \
     CUdeviceptr *destinations, CUdeviceptr *sources, size_t *bytes, size_t count, \
         CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count
 REAL(cuMemcpyBatchAsync, (LISTS, size_t *failed, CUstream stream),
      return take_batch(destinations, count))
 REAL(cuMemcpyBatchAsync_v2_ptsz, (LISTS, CUstream stream), return take_batch(destinations, count))
-#pragma GCC diagnostic pop
 
 static CUmemcpyAttributes attributes[2];
 static size_t indices[2];
@@ -417,8 +410,6 @@ static CUresult describe(CUDA_ARRAY3D_DESCRIPTOR *descriptor)
     return describing;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemcpy3DBatchAsync,
      (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
       CUstream stream),
@@ -431,7 +422,6 @@ REAL(cuMemcpy3DWithAttributesAsync,
      return take_boxes(list, 1))
 REAL(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * descriptor, CUarray array),
      return describe(descriptor))
-#pragma GCC diagnostic pop
 
 static CUmemcpy3DOperand pointer_to(CUdeviceptr address, size_t length, size_t lines)
 {

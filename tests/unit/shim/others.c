@@ -113,7 +113,6 @@ static struct link_map map;
 
 int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags)
 {
-    (void)info_out;
     CHECK_EQ(flags, RTLD_DL_LINKMAP);
     map.l_name =
         (char *)(is_in(address, second) ? "" : "/lib/quota.so"); /* the second: a program */

@@ -39,8 +39,6 @@ static CUresult tell_status(CUstream stream, CUstreamCaptureStatus *status_out)
     return result;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuStreamBeginCapture, (CUstream stream), return begin())
 REAL(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), return begin())
 REAL(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status_out),
@@ -50,7 +48,6 @@ REAL(cuStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *status_o
 REAL(cuStreamEndCapture, (CUstream stream, CUgraph *graph), ends++; return answer)
 REAL(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph), ends++; return answer)
 REAL(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), return answer)
-#pragma GCC diagnostic pop
 
 static void start(void)
 {

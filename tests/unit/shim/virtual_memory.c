@@ -119,7 +119,6 @@ bool __wrap_ms_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *han
 
 CUresult __wrap_ms_vmm_make_real(CUdeviceptr address, size_t bytes)
 {
-    (void)address;
     seen_bytes = bytes;
     note('l');
     return preparing;
@@ -186,8 +185,6 @@ static CUresult go(char letter)
 static void *retained;
 static CUdeviceptr wanted_address;
 static unsigned long long wanted_flags;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemAddressReserve,
      (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr wanted,
       unsigned long long flags),
@@ -221,7 +218,6 @@ REAL(cuMulticastBindAddr,
      (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address, size_t bytes,
       unsigned long long flags),
      return go('P'))
-#pragma GCC diagnostic pop
 
 static void start(void)
 {
