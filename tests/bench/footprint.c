@@ -27,7 +27,9 @@
 #include "runtime/start/lifetime.h"
 #include "runtime/state/counters.h"
 #include "tests/bench/counted_driver.h"
+#include "runtime/base/heap.h"
 #include "tests/bench/movements.h"
+#include "tools/simcuda/harness/wraps.h"
 
 #define GRANULE ((size_t)64 << 10)
 #define TENSOR_BYTES ((size_t)64 << 10) /* the least that is looked up in files without a plan */
@@ -83,14 +85,7 @@ static void uncount(void *memory)
 }
 
 /* The linker puts these in place of the functions of heap.h. */
-void *__real_ms_heap_alloc(size_t bytes);
-void *__real_ms_heap_zalloc(size_t bytes);
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void __real_ms_heap_free(void *memory);
-void *__wrap_ms_heap_alloc(size_t bytes);
-void *__wrap_ms_heap_zalloc(size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
-void __wrap_ms_heap_free(void *memory);
+WRAPS(ms_heap_alloc, ms_heap_zalloc, ms_heap_realloc, ms_heap_free);
 
 void *__wrap_ms_heap_alloc(size_t bytes)
 {

@@ -40,8 +40,8 @@ def check_changed_answer(build):
     """One call answers otherwise; what comes after it in the test is still compared."""
     _, _, result = run(build, "--simulated", "SIMCUDA_FAULTS=cuStreamGetFlags:1=999")
     seen = different(result)
-    assert list(seen) == ["stream.what_streams_say_of_themselves"], seen
-    first = seen["stream.what_streams_say_of_themselves"][0]
+    assert list(seen) == ["stream.streams_tell_their_flags_and_priority"], seen
+    first = seen["stream.streams_tell_their_flags_and_priority"][0]
     assert first["check"].startswith("cuStreamGetFlags("), first
     assert (first["simulated"], first["real"]) == ("CUDA_SUCCESS", "CUDA_ERROR_UNKNOWN"), first
     assert result["counts"]["different"] == 1 and result["complete"]

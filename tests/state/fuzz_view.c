@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whatever a page holds, reading it ends with a snapshot that the tool can show, or with one
  * line. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "tools/dump/dump.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
+#include "tests/robust/fuzz/fuzz.h"
 
 static bool is_clean(const char *text)
 {

@@ -5,7 +5,7 @@
 Over the shim, the runtime and the tools: no two headers define the same tag or macro, no file defines a tag of a header
 again, and no two files have the same name, but for those in MANY. No line of C, the tests' included, is wider
 than WIDTH: clang-format sees to code, and this to comments. Drawings and tables (a comment with runs of spaces) may be.
-A name of a unit test is read alone, in a failure: its first word says who acts, and is no pronoun.
+A name of a test is read alone, in a failure: its first word says who acts, and is no pronoun.
 """
 import collections
 import os
@@ -16,6 +16,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 PARTS = ("shim", "runtime", "tools")
 WIDTH = 100
 OTHERS_FOLDERS = ("tests/", "tools/simcuda/")  # their names are their own
+TESTS_FOLDERS = ("tests/", "tools/simcuda/tests/")
 # Each folder has one.
 MANY = {"main.c", "meson.build"}
 # A table of rows (.def) is included more than once, each time with another meaning of its row.
@@ -28,8 +29,9 @@ OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 TAG = re.compile(r"\b(?:struct|enum|union)\s+(\w+)\s*\{")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
-# MS_TEST, a macro of the file that ends in it, or a STORY (tests/unit/story.h).
-TEST = re.compile(r"^(?:[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)|STORY\(\s*(\w+),)", re.M)
+# MS_TEST, a macro of the file that ends in it, or a story (tests/unit/between.h and story.h).
+TEST = re.compile(r"^(?:[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)|STORY(?:_ALONE)?\(\s*(\w+),"
+                  r"|STORY_AFTER\(\s*\w+,\s*(\w+),|STORY_BETWEEN\(\s*\w+,\s*\w+,\s*(\w+),)", re.M)
 PRONOUN = re.compile(r"(what|it|one|that|those|which)_")
 # A drawing, a table, or a name that cannot be broken.
 FREE = re.compile(r"\S {2,}\S|^ \* {2,}\S|\S{70}")
@@ -48,7 +50,7 @@ def find_faults(files):
         for number, line in enumerate(text.split("\n"), 1):
             if not path.endswith(".def") and len(line) > WIDTH and not FREE.search(line):
                 faults.append(f"{path}:{number}: {len(line)} columns, at most {WIDTH}")
-        if path.startswith("tests/unit/"):
+        if path.startswith(TESTS_FOLDERS):
             faults += [f"{path}: the test {name} does not say who acts" for names_found in TEST.findall(text)
                        for name in names_found if PRONOUN.match(name)]
         if path.startswith(OTHERS_FOLDERS):
@@ -74,10 +76,13 @@ def must_see():
     """Each kind of fault, so that a check that sees nothing any more is noticed."""
     wrong = {"shim/a.h": "struct x {\n};\n#define Y 1\n", "runtime/a.h": "struct x {\n};\n#define Y 2\n",
              "runtime/b.c": "struct x {\n};\n/* " + "w " * 60 + "*/\n",
+             "tools/simcuda/tests/c.c": "MS_TEST(those_that_are_none)\n",
              "tests/unit/b.c": "MS_TEST(what_is_buried_goes)\nMS_TEST_AFTER(start, it_waits)\n"
                                "MS_TEST_BETWEEN(start, end,\n                one_that_fails)\nMS_TEST(items_come)\n"
-                               "PAGE_TEST(which_ends)\nSTORY(that_is_short, has(1))\nSTORY(items_go, has(1))\n"}
-    return len(find_faults(wrong)) == 10
+                               "PAGE_TEST(which_ends)\nSTORY(that_is_short, has(1))\n"
+                               "STORY_AFTER(start, those_it_has, has(1))\nSTORY_BETWEEN(start, end, it_has, has(1))\n"
+                               "STORY(items_go, has(1))\n"}
+    return len(find_faults(wrong)) == 13
 
 
 def main():

@@ -7,20 +7,14 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "runtime/base/heap.h"
 #include "tools/simcuda/harness/test.h"
 
 /* Pieces of memory that there are, and how many may still be made or grow. */
 static int live, may_make = 1000000;
 static bool fails_once; /* those behind the first that may not be made may */
 
-void *__real_ms_heap_alloc(size_t bytes);
-void *__real_ms_heap_zalloc(size_t bytes);
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void __real_ms_heap_free(void *memory);
-void *__wrap_ms_heap_alloc(size_t bytes);
-void *__wrap_ms_heap_zalloc(size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
-void __wrap_ms_heap_free(void *memory);
+WRAPS(ms_heap_alloc, ms_heap_zalloc, ms_heap_realloc, ms_heap_free);
 
 static inline bool may_take(void)
 {

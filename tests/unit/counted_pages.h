@@ -8,8 +8,7 @@
 #include "runtime/base/pages.h"
 #include "tests/unit/counted_heap.h"
 
-bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes);
-void __wrap_ms_pages_cleanup(struct ms_pages *pages);
+WRAPS(ms_pages_grow, ms_pages_cleanup);
 
 /* Behind them is a page that nobody may touch. */
 enum { PAGE_BYTES = 4096 };

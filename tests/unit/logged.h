@@ -8,14 +8,14 @@
 #include <string.h>
 
 #include "runtime/base/log.h"
+#include "tools/simcuda/harness/wraps.h"
 
 static char logged[2048]; /* the last line */
 static enum ms_log_level logged_level;
 static unsigned lines;
 static enum ms_log_level log_level = MS_TRACE; /* those above are left out */
 
-void __wrap_ms_log(enum ms_log_level level, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+WRAPS(ms_log);
 void __wrap_ms_log(enum ms_log_level level, const char *format, ...)
 {
     va_list arguments;

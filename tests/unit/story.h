@@ -13,30 +13,12 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"
 #include "tools/simcuda/harness/test.h"
 
-#define STORY(name, ...) \
-    MS_TEST(name)        \
-    {                    \
-        begin();         \
-        __VA_ARGS__;     \
-        end_story();     \
-    }
-
-/* CHECK and CHECK_EQ as steps. */
-#define IS(condition) \
-    ((condition) ? (void)0 : ms_test_fail(__FILE__, __LINE__, "%s is false", #condition))
-#define EQUALS(seen, wanted) \
-    story_check(__FILE__, __LINE__, #seen, (long long)(seen), (long long)(wanted))
-
-static inline void story_check(const char *file, int line, const char *what, long long seen,
-                               long long wanted)
-{
-    if (seen != wanted)
-        ms_test_fail(file, line, "%s is %lld, expected %lld", what, seen, wanted);
-}
+#define STORY(name, ...) STORY_BETWEEN(begin, end_story, name, __VA_ARGS__)
 
 #define G ((size_t)FAKE_GRANULE)
 

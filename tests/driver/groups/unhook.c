@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "shim/real.h"
+#include "shim/substitute.h"
+#include "tools/simcuda/harness/wraps.h"
 
-void *__real_ms_substitute(void *real, const char *base, int version, bool per_thread);
-void *__wrap_ms_substitute(void *real, const char *base, int version, bool per_thread);
+WRAPS(ms_substitute);
 
 static bool is_unhooked(const void *real)
 {

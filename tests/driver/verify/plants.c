@@ -11,6 +11,7 @@
 #include "runtime/finding/mapped_tensors.h"
 #include "runtime/memory/backing.h"
 #include "runtime/order/order.h"
+#include "tools/simcuda/harness/wraps.h"
 
 static bool is_planted(const char *fault)
 {
@@ -18,25 +19,21 @@ static bool is_planted(const char *fault)
     return planted != NULL && strcmp(planted, fault) == 0;
 }
 
+WRAPS(ms_trust_check, ms_order_may_record, ms_mapped_tensors_find, ms_backing_cover);
+
 /* A file that has changed is read all the same. */
-bool __real_ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out);
-bool __wrap_ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out);
 bool __wrap_ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
     return is_planted("file") || __real_ms_trust_check(file, failure_out);
 }
 
 /* A write is recorded although queued work is before it. */
-bool __real_ms_order_may_record(CUstream stream);
-bool __wrap_ms_order_may_record(CUstream stream);
 bool __wrap_ms_order_may_record(CUstream stream)
 {
     return is_planted("order") || __real_ms_order_may_record(stream);
 }
 
 /* Staged bytes are taken for the next tensor of their size. */
-void __real_ms_mapped_tensors_find(struct ms_wanted_source *wanted);
-void __wrap_ms_mapped_tensors_find(struct ms_wanted_source *wanted);
 void __wrap_ms_mapped_tensors_find(struct ms_wanted_source *wanted)
 {
     __real_ms_mapped_tensors_find(wanted);
@@ -45,8 +42,6 @@ void __wrap_ms_mapped_tensors_find(struct ms_wanted_source *wanted)
 }
 
 /* The sink stays under what gets memory: under the second that does, which is no shadow. */
-CUresult __real_ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
-CUresult __wrap_ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 CUresult __wrap_ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 {
     static const struct ms_backing *shadow, *leaking;

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as the header of a safetensors file. An input is the bytes of data behind it, as 8
  * bytes, the lowest first, and the header. */
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/plans/plan/fuzz_check.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 static const char *const plans[] = {
     "{\"format\":\"metashard-plan/1\",\"mesh\":{\"dp\":3,\"tp\":2},\"tensors\":["

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as the data.pkl of torch.save. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/utf8.h"
 #include "runtime/checkpoint/torch_state.h"
 #include "tests/plans/plan/fuzz_check.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 static void check_view(const struct ms_torch_view *view)
 {

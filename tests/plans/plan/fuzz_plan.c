@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as a plan: alone, and over a checkpoint. */
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/plans/plan/fuzz_check.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 static const char header[] =
     "{\"a\":{\"dtype\":\"BF16\",\"shape\":[12,4],\"data_offsets\":[0,96]},"

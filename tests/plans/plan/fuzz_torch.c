@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a file of torch.save. */
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,8 +7,7 @@
 #include "runtime/checkpoint/torch_file.h"
 #include "runtime/checkpoint/zip.h"
 #include "tests/plans/plan/fuzz_check.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 static int in_file(const uint8_t *data, size_t size)
 {

@@ -2,12 +2,7 @@
 /* Any bytes as the file of checks of PyTorch: what a second reader, below, finds in it is believed,
  * and nothing else. */
 #include <inttypes.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,20 +11,13 @@
 #include "runtime/config/config.h"
 #include "runtime/kernel/rules.h"
 #include "shim/torch_checks.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { READ_BYTES = 64 << 10, IDS = 3, RULES_DIGITS = 16 };
 static const char format[] = "metashard-torch-checks/1";
 /* "SUM" of an input is that of the rules of this build. */
 static const char sum_word[] = "SUM";
 static const char *const ids[IDS] = {"00112233445566778899aabbccddeeff00112233", "abc", "a"};
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static const char *sum_of_rules(void)
 {

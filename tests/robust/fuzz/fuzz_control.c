@@ -3,12 +3,7 @@
  * answer is a line of "ok" or "error" that a terminal can show, and the server lets go of the
  * client at the end. The functions that change the process are those below. */
 #include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -22,23 +17,17 @@
 #include "runtime/fill/settle.h"
 #include "runtime/plan/plan.h"
 #include "runtime/shard/shard.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tools/simcuda/harness/wraps.h"
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { PIECE_END = 0x01, ANSWER_BYTES = 2048, ROUNDS = 64, LINE_BYTES = MS_PATH_BYTES + 64 };
 
 static char path[] = "/tmp/metashard-fuzz-XXXXXX/socket";
 static int wake;
 
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
-
 /* --- what requests do (meson.build) */
 
-bool __wrap_ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault);
+WRAPS(ms_shard_set, ms_prefetch_arrive, ms_settle_now, ms_suspension_begin, ms_suspension_end);
 bool __wrap_ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
 {
     (void)fault;
@@ -47,21 +36,17 @@ bool __wrap_ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault
     return true;
 }
 
-void __wrap_ms_prefetch_arrive(bool is_first, bool may_start);
 void __wrap_ms_prefetch_arrive(bool is_first, bool may_start)
 {
     (void)is_first, (void)may_start;
 }
 
-void __wrap_ms_settle_now(const char *why);
 void __wrap_ms_settle_now(const char *why)
 {
     require(why[0] != '\0');
 }
 
 /* A folder is a text of one line. */
-bool __wrap_ms_suspension_begin(const char *folder, char *told, size_t bytes,
-                                struct ms_fault *fault);
 bool __wrap_ms_suspension_begin(const char *folder, char *told, size_t bytes,
                                 struct ms_fault *fault)
 {
@@ -71,7 +56,6 @@ bool __wrap_ms_suspension_begin(const char *folder, char *told, size_t bytes,
     return true;
 }
 
-bool __wrap_ms_suspension_end(struct ms_fault *fault);
 bool __wrap_ms_suspension_end(struct ms_fault *fault)
 {
     (void)fault;

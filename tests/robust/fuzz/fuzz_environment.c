@@ -3,24 +3,12 @@
  * it was written; a plain number that is taken is taken as it is; and what is not understood leaves
  * the default. */
 #include <ctype.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/config/config.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { ENTRIES_MAX = 64, OPTIONS_MAX = 64, TEXT_BYTES = 2048 };
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 /* NAME=value, of every setting. */
 struct settings {

@@ -2,18 +2,12 @@
 /* Any texts as /proc/meminfo, as those of this process about its control groups, and as the limits
  * of a group: the headroom is never more than the machine has available. */
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/headroom.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { LINE_BYTES = 1024 };
 static const char next_file[] = "\n--\n";
@@ -33,12 +27,6 @@ static const char *const files[] = {
 enum { FOLDERS = sizeof(folders) / sizeof(folders[0]), FILES = sizeof(files) / sizeof(files[0]) };
 
 static char root[] = "/dev/shm/metashard-fuzz-XXXXXX";
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static const char *path_of(const char *name)
 {

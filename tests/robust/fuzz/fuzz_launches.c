@@ -2,18 +2,12 @@
 /* Any name of a kernel, with any parameters: what is found of a loop, a concatenation or a list of
  * tensors reads the parameters alone. An input is a line with the name, and `struct head` behind
  * it, in which parameters lie as drivers report them: within the packed bytes, which follow. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/loads.h"
 #include "runtime/kernel/strided_loop.h"
 #include "runtime/kernel/tensor_list.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { MOST_PARAMS = 8 };
 
@@ -24,12 +18,6 @@ struct head {
         uint16_t offset, bytes;
     } params[MOST_PARAMS];
 };
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static bool read_layout(const struct head *head, struct ms_param_layout *layout)
 {

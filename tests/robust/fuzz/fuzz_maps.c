@@ -1,27 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as the kernel's list of mappings: what it says is what a second reader, below, finds in
  * it, also in lines of any length. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "runtime/files/mapping.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { CUT_BYTES = 8192, FIELDS = 6 };
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 /* The lines that are left to be visited. */
 struct list {

@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as names of kernels, and any bytes as the arguments of a process: what is shown of them
  * depends on nothing else, and a smaller buffer gets the beginning of it. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/state/kernel_name.h"
 #include "runtime/state/secrets.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { SHOWN_BYTES = 16 << 10, TELLING_BYTES = 1000 };
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 typedef void shower(const char *text, size_t size, char *out, size_t bytes);
 

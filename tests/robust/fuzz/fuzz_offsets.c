@@ -1,25 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a file that a program has mapped, in which the shim looks for the places of tensors:
  * each lies in the file, behind the header. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "runtime/files/file.h"
+#include "runtime/files/file_read.h"
 #include "runtime/finding/tensor_places.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tools/simcuda/harness/wraps.h"
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { TENSOR_TEXT_BYTES = 20 }; /* the least text of a tensor */
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 /* --- the file (meson.build) */
 
@@ -28,15 +18,13 @@ static struct {
     struct stat stat;
 } file;
 
-const struct stat *__wrap_ms_file_stat(const struct ms_file *source);
+WRAPS(ms_file_stat, ms_file_read_now);
 const struct stat *__wrap_ms_file_stat(const struct ms_file *source)
 {
     (void)source;
     return &file.stat;
 }
 
-bool __wrap_ms_file_read_now(const struct ms_file *source, uint64_t offset, void *buffer,
-                             size_t bytes, struct ms_file_failure *failure_out);
 bool __wrap_ms_file_read_now(const struct ms_file *source, uint64_t offset, void *buffer,
                              size_t bytes, struct ms_file_failure *failure_out)
 {

@@ -2,19 +2,13 @@
 /* Any bytes as the user's file of kernel rules: what it says is what a second reader, below, finds
  * in it. */
 #include <fnmatch.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
 #include "runtime/kernel/rules.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/robust/fuzz/fuzz.h"
 
 enum { USERS_MOST = 256 };
 static const char blanks[] = " \t\r";
@@ -28,12 +22,6 @@ static const char *const names[] = {
     "a",
 };
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
 
 static const char *path_of(int file)
 {

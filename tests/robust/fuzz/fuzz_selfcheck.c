@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as the kept result of a self-check: what is believed would be written so again. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "runtime/selfcheck/selfcheck_internal.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
+#include "tests/robust/fuzz/fuzz.h"
 
 static void check_report(const struct ms_check_report *report)
 {

@@ -21,6 +21,7 @@
 #include "runtime/base/thread.h"
 #include "tests/unit/descriptors.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 static _Atomic int found;          /* how often the finder was asked */
 static _Atomic bool is_first_free; /* what it finds gets the number 0 */
@@ -328,15 +329,10 @@ MS_TEST(a_process_without_a_wakeup_descriptor_has_no_key)
 
 static bool may_start = true;
 
-int __real_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
-int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
+WRAPS(ms_thread_create);
 int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     return may_start ? __real_ms_thread_create(thread, run, argument) : EAGAIN;
 }
 
-MS_TEST(a_process_without_a_thread_has_no_key)
-{
-    may_start = false;
-    check_not_started(2, EAGAIN);
-}
+STORY_ALONE(a_process_without_a_thread_has_no_key, may_start = false, check_not_started(2, EAGAIN))

@@ -82,20 +82,15 @@ static void must_be(uint64_t bytes, const char *bound)
         ms_test_fail(__FILE__, __LINE__, "%s, expected %s", headroom.bound, bound);
 }
 
-MS_TEST_AFTER(start, a_system_that_tells_no_limit_sets_no_bound)
-{
-    must_be(UINT64_MAX, "nothing");
-    put("/proc/meminfo", "MemTotal: 9 kB\nMemFree: 8 kB\n");
-    put("/proc/self/cgroup", "nonsense\n4:memory\n");
-    put("/proc/self/mountinfo", "nonsense\n - \n1 2 3 / - cgroup\n" V1_MOUNT V2_MOUNT);
-    must_be(UINT64_MAX, "nothing");
-}
+STORY_AFTER(start, a_system_that_tells_no_limit_sets_no_bound, must_be(UINT64_MAX, "nothing"),
+            put("/proc/meminfo", "MemTotal: 9 kB\nMemFree: 8 kB\n"),
+            put("/proc/self/cgroup", "nonsense\n4:memory\n"),
+            put("/proc/self/mountinfo", "nonsense\n - \n1 2 3 / - cgroup\n" V1_MOUNT V2_MOUNT),
+            must_be(UINT64_MAX, "nothing"))
 
-MS_TEST_AFTER(start, the_machine_bounds_with_what_it_has_available)
-{
-    put("/proc/meminfo", "MemTotal:       16384 kB\nMemAvailable:   1000 kB\n");
-    must_be(1000 << 10, MACHINE);
-}
+STORY_AFTER(start, the_machine_bounds_with_what_it_has_available,
+            put("/proc/meminfo", "MemTotal: 16384 kB\nMemAvailable: 1000 kB\n"),
+            must_be(1000 << 10, MACHINE))
 
 MS_TEST_AFTER(start, the_least_of_a_group_and_all_above_it_bounds)
 {
@@ -124,13 +119,10 @@ MS_TEST_AFTER(start, the_least_of_a_group_and_all_above_it_bounds)
 }
 
 /* The limit is of a group above, which a container does not see. */
-MS_TEST_AFTER(start, a_limit_that_only_the_sums_tell_bounds)
-{
-    put("/proc/self/cgroup", "4:memory:/\n");
-    put("/proc/self/mountinfo", V1_MOUNT);
-    put_v1("/sys/fs/cgroup/memory", "9000\n", "300\n", "hierarchical_memory_limit 1300\n");
-    must_be(1000, GROUP);
-}
+STORY_AFTER(start, a_limit_that_only_the_sums_tell_bounds, put("/proc/self/cgroup", "4:memory:/\n"),
+            put("/proc/self/mountinfo", V1_MOUNT),
+            put_v1("/sys/fs/cgroup/memory", "9000\n", "300\n", "hierarchical_memory_limit 1300\n"),
+            must_be(1000, GROUP))
 
 MS_TEST_AFTER(start, groups_of_the_second_version_bound)
 {

@@ -32,11 +32,8 @@ static void check_rank(bool has_rank, uint32_t rank, uint32_t world)
     }
 }
 
-MS_TEST_AFTER(clear, a_process_without_a_launcher_has_no_rank_and_no_job)
-{
-    check_rank(false, 0, 0);
-    CHECK(strcmp(ms_launcher_read(true).job, "") == 0);
-}
+STORY_AFTER(clear, a_process_without_a_launcher_has_no_rank_and_no_job, check_rank(false, 0, 0),
+            IS(strcmp(ms_launcher_read(true).job, "") == 0))
 
 MS_TEST_AFTER(clear, each_launcher_has_variables_of_its_own)
 {
@@ -58,18 +55,10 @@ MS_TEST_AFTER(clear, each_launcher_has_variables_of_its_own)
 }
 
 /* The size is of the launcher whose rank it is. */
-MS_TEST_AFTER(clear, the_first_rank_that_is_a_number_counts)
-{
-    setenv("PMI_RANK", "4", 1);
-    setenv("PMI_SIZE", "16", 1);
-    setenv("RANK", "", 1);
-    setenv("WORLD_SIZE", "2", 1);
-    check_rank(true, 4, 16);
-    setenv("SLURM_PROCID", "1", 1);
-    check_rank(true, 1, UINT32_MAX);
-    setenv("RANK", "0", 1);
-    check_rank(true, 0, 2);
-}
+STORY_AFTER(clear, the_first_rank_that_is_a_number_counts, setenv("PMI_RANK", "4", 1),
+            setenv("PMI_SIZE", "16", 1), setenv("RANK", "", 1), setenv("WORLD_SIZE", "2", 1),
+            check_rank(true, 4, 16), setenv("SLURM_PROCID", "1", 1),
+            check_rank(true, 1, UINT32_MAX), setenv("RANK", "0", 1), check_rank(true, 0, 2))
 
 MS_TEST_AFTER(clear, a_rank_is_a_number_of_31_bits_and_nothing_else)
 {

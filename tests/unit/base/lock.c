@@ -117,26 +117,21 @@ static const char *order(enum ms_lock_rank wanted, const char *wanted_name, enum
 }
 #define ORDER(wanted, held) order(MS_LOCK_##wanted, #wanted, MS_LOCK_##held, #held)
 
-MS_TEST(a_lock_of_no_higher_rank_ends_the_process_with_both_names)
-{
-    check_ends(take_downwards, ORDER(files, leases));
-    check_ends(take_twice, ORDER(files, files));
-    check_ends(take_two_of_a_rank, ORDER(leases, leases));
-}
+STORY_ALONE(a_lock_of_no_higher_rank_ends_the_process_with_both_names,
+            check_ends(take_downwards, ORDER(files, leases)),
+            check_ends(take_twice, ORDER(files, files)),
+            check_ends(take_two_of_a_rank, ORDER(leases, leases)))
 
-MS_TEST_AFTER(add_allocations, a_claim_under_a_lock_and_a_turn_under_a_claim_end_the_process)
-{
-    check_ends(claim_under_a_lock, ORDER(claim, files));
-    check_ends(take_a_turn_under_a_claim, ORDER(prefetch, claim));
-}
+STORY_AFTER(add_allocations, a_claim_under_a_lock_and_a_turn_under_a_claim_end_the_process,
+            check_ends(claim_under_a_lock, ORDER(claim, files)),
+            check_ends(take_a_turn_under_a_claim, ORDER(prefetch, claim)))
 
-MS_TEST_AFTER(add_allocations, claims_against_the_order_of_addresses_end_the_process)
-{
-    check_ends(claim_downwards, "a claim at 0x1000 is wanted while one up to 0x3000 is held; "
-                                "docs/locking.md has the order\n");
-    check_ends(claim_twice, "a claim at 0x1000 is wanted while one up to 0x2000 is held; "
-                            "docs/locking.md has the order\n");
-}
+STORY_AFTER(add_allocations, claims_against_the_order_of_addresses_end_the_process,
+            check_ends(claim_downwards,
+                       "a claim at 0x1000 is wanted while one up to 0x3000 is held; "
+                       "docs/locking.md has the order\n"),
+            check_ends(claim_twice, "a claim at 0x1000 is wanted while one up to 0x2000 is held; "
+                                    "docs/locking.md has the order\n"))
 
 MS_TEST(a_lock_that_is_dropped_must_be_held)
 {

@@ -29,8 +29,8 @@
 
 /* The nth allocation of a record fails; the linker's --wrap leads here. */
 static unsigned failing, seen;
-void *__real_ms_heap_zalloc(size_t bytes);
-void *__wrap_ms_heap_zalloc(size_t bytes);
+WRAPS(ms_heap_zalloc, ms_scratch_drop, ms_state_event, ms_overcommit_allows, ms_regular_expects);
+WRAPS(ms_examining_is_complete);
 void *__wrap_ms_heap_zalloc(size_t bytes)
 {
     return ++seen == failing ? NULL : __real_ms_heap_zalloc(bytes);
@@ -94,15 +94,12 @@ static bool has_saved;
 TELLS(ms_regular_end, TOLD_REGULAR_END, (size_t bytes, bool saved), (bytes, saved),
       has_saved = saved)
 
-bool __real_ms_scratch_drop(void);
-bool __wrap_ms_scratch_drop(void);
 bool __wrap_ms_scratch_drop(void)
 {
     told[TOLD_SCRATCH_DROP]++;
     return __real_ms_scratch_drop();
 }
 
-void __wrap_ms_state_event(const struct ms_event *event);
 void __wrap_ms_state_event(const struct ms_event *event)
 {
     if (event_count < sizeof(events) / sizeof(events[0]))
@@ -115,8 +112,6 @@ static bool is_answering, is_tight, is_regular, is_unexamined;
 static bool copies_pass; /* when the shim asks about queued work */
 static unsigned asks, refusals;
 
-bool __real_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
-bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
 bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     if (!is_answering)
@@ -126,14 +121,11 @@ bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_o
     return ++asks > refusals;
 }
 
-bool __wrap_ms_regular_expects(size_t bytes);
 bool __wrap_ms_regular_expects(size_t bytes)
 {
     return is_regular && bytes == FAKE_GRANULE;
 }
 
-bool __real_ms_examining_is_complete(CUcontext current, CUdevice device);
-bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device);
 bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device)
 {
     copies_pass = ms_is_quiet_for_copies();
@@ -971,14 +963,10 @@ MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
     CHECK(ms_alloc_free(address, &result));
 }
 
-MS_TEST_AFTER(start, sizes_that_the_settings_exclude_are_not_deferred)
-{
-    ms_config.excluded.count = 1;
-    ms_config.excluded.ranges[0].first = 100;
-    ms_config.excluded.ranges[0].last = 200;
-    CHECK(may_defer(99) && !may_defer(100) && !may_defer(200) && may_defer(201));
-    ms_config.excluded.count = 0;
-}
+STORY_AFTER(start, sizes_that_the_settings_exclude_are_not_deferred, ms_config.excluded.count = 1,
+            ms_config.excluded.ranges[0].first = 100, ms_config.excluded.ranges[0].last = 200,
+            IS(may_defer(99) && !may_defer(100) && !may_defer(200) && may_defer(201)),
+            ms_config.excluded.count = 0)
 
 /* --- streams of other contexts */
 

@@ -20,8 +20,7 @@ enum { BYTES = 8 * FAKE_GRANULE };
 /* --- a heap of which one growth fails */
 
 static int failing_growth; /* 0: none */
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+WRAPS(ms_heap_realloc, ms_shard_forget, ms_access_uses);
 void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     const bool fails = failing_growth > 0 && --failing_growth == 0;
@@ -32,9 +31,7 @@ void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 
 static struct ms_range forgotten; /* the last one */
 static int forgotten_count;
-void __real_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end);
-void __wrap_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end);
-void __wrap_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end)
+void __wrap_ms_shard_forget(const struct ms_allocation *of, size_t begin, size_t end)
 {
     forgotten = (struct ms_range){begin, end};
     forgotten_count++;
@@ -43,8 +40,6 @@ void __wrap_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end)
 
 static struct ms_use used; /* the last one */
 static int use_count;
-CUresult __real_ms_access_uses(const struct ms_use *uses, size_t count);
-CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
 CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
 {
     CHECK_EQ(count, 1);

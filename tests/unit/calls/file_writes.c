@@ -327,24 +327,17 @@ static void check_lost(size_t first, size_t behind)
     }
 }
 
-MS_TEST(a_change_loses_no_bytes_of_a_lost_device)
-{
-    CHECK_EQ(sizeof(losses) / sizeof(losses[0]), 12);
-    check_lost(0, 6);
-}
+STORY_ALONE(a_change_loses_no_bytes_of_a_lost_device,
+            EQUALS(sizeof(losses) / sizeof(losses[0]), 12), check_lost(0, 6))
 
 MS_TEST(a_change_loses_no_bytes_however_the_device_was_lost)
 {
     check_lost(6, 12);
 }
 
-MS_TEST_BETWEEN(start, end, a_change_after_another_error_still_needs_the_bytes)
-{
-    ms_host_snapshot_set_limit(0);
-    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(prepare(), ETXTBSY);
-    CHECK_EQ(prepare(), 0);
-}
+STORY_BETWEEN(start, end, a_change_after_another_error_still_needs_the_bytes,
+              ms_host_snapshot_set_limit(0), fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN),
+              EQUALS(prepare(), ETXTBSY), EQUALS(prepare(), 0))
 
 static CUresult not_permitted(size_t *free_bytes, size_t *total_bytes)
 {

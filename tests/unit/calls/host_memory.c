@@ -9,30 +9,29 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "runtime/base/heap.h"
+#include "runtime/order/examining.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { BEGIN = 1000, END = 2000 };
 
 /* --- what it calls */
 
 static int may_grow = 1000000;
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+WRAPS(ms_heap_realloc, ms_examining_expect, pthread_mutex_lock, process_vm_readv);
 void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     return may_grow-- > 0 ? __real_ms_heap_realloc(memory, bytes) : NULL;
 }
 
 static int expected;
-void __wrap_ms_examining_expect(void);
 void __wrap_ms_examining_expect(void)
 {
     expected++;
 }
 
 static int locks;
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     locks++;
@@ -40,12 +39,6 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 }
 
 static int refusal; /* errno, or 0: the system allows it */
-ssize_t __real_process_vm_readv(pid_t process, const struct iovec *to, unsigned long to_count,
-                                const struct iovec *from, unsigned long from_count,
-                                unsigned long flags);
-ssize_t __wrap_process_vm_readv(pid_t process, const struct iovec *to, unsigned long to_count,
-                                const struct iovec *from, unsigned long from_count,
-                                unsigned long flags);
 ssize_t __wrap_process_vm_readv(pid_t process, const struct iovec *to, unsigned long to_count,
                                 const struct iovec *from, unsigned long from_count,
                                 unsigned long flags)
@@ -195,16 +188,10 @@ MS_TEST(a_forget_or_cut_outside_of_all_ranges_takes_no_lock)
     CHECK_EQ(locks, 2);
 }
 
-MS_TEST(a_cut_beside_an_alias_leaves_it_with_its_first_address)
-{
-    ms_host_memory_add(BEGIN, 100);
-    ms_host_memory_add_alias(BEGIN, 5000, 100);
-    ms_host_memory_cut(4990, 10);
-    ms_host_memory_cut(5100, 10);
-    CHECK(has_ends(5000, 5100));
-    ms_host_memory_forget(BEGIN);
-    CHECK(!ms_host_memory_holds(5000) && !ms_host_memory_holds(5099));
-}
+STORY_ALONE(a_cut_beside_an_alias_leaves_it_with_its_first_address, ms_host_memory_add(BEGIN, 100),
+            ms_host_memory_add_alias(BEGIN, 5000, 100), ms_host_memory_cut(4990, 10),
+            ms_host_memory_cut(5100, 10), IS(has_ends(5000, 5100)), ms_host_memory_forget(BEGIN),
+            IS(!ms_host_memory_holds(5000) && !ms_host_memory_holds(5099)))
 
 /* --- gaps */
 
@@ -221,20 +208,11 @@ static void check_no_gap(uint64_t address)
     CHECK(gap.begin >= gap.end);
 }
 
-MS_TEST(a_gap_reaches_to_what_is_next_on_either_side)
-{
-    check_gap(5, 0, UINT64_MAX);
-    ms_host_memory_add(BEGIN, END - BEGIN);
-    ms_host_memory_add(5000, 100);
-    ms_host_memory_add(200, 100);
-    check_gap(0, 0, 200);
-    check_gap(300, 300, BEGIN);
-    check_gap(BEGIN - 1, 300, BEGIN);
-    check_no_gap(BEGIN);
-    check_no_gap(END - 1);
-    check_gap(END, END, 5000);
-    check_gap(UINT64_MAX - 1, 5100, UINT64_MAX);
-}
+STORY_ALONE(a_gap_reaches_to_what_is_next_on_either_side, check_gap(5, 0, UINT64_MAX),
+            ms_host_memory_add(BEGIN, END - BEGIN), ms_host_memory_add(5000, 100),
+            ms_host_memory_add(200, 100), check_gap(0, 0, 200), check_gap(300, 300, BEGIN),
+            check_gap(BEGIN - 1, 300, BEGIN), check_no_gap(BEGIN), check_no_gap(END - 1),
+            check_gap(END, END, 5000), check_gap(UINT64_MAX - 1, 5100, UINT64_MAX))
 
 /* --- reach */
 

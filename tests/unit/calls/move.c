@@ -28,30 +28,25 @@ static struct {
     bool is_in_sequence[8];
 } seen;
 
-void __real_ms_window_extend(void);
-void __wrap_ms_window_extend(void);
+WRAPS(ms_window_extend, ms_state_event, ms_access_granules_later, ms_copy_on_device);
 void __wrap_ms_window_extend(void)
 {
     seen.extends++;
     __real_ms_window_extend();
 }
 
-void __wrap_ms_state_event(const struct ms_event *event);
 void __wrap_ms_state_event(const struct ms_event *event)
 {
     seen.events++;
     seen.event = *event;
 }
 
-void __wrap_ms_access_granules_later(CUdeviceptr address, size_t bytes);
 void __wrap_ms_access_granules_later(CUdeviceptr address, size_t bytes)
 {
     seen.later = address;
     seen.later_bytes = bytes;
 }
 
-bool __real_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);
-bool __wrap_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);
 bool __wrap_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
 {
     const struct ms_sequence *sequence = movement->sequence;
@@ -284,25 +279,19 @@ static enum ms_kind kind_of(const struct ms_allocation *allocation)
     return ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind;
 }
 
-MS_TEST_BETWEEN(start, end, any_copy_between_allocations_is_recorded)
-{
-    fake_set(one, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 9});
-    check_answered(move(MS_COPY_ANY, other->address, one->address, BYTES));
-    CHECK(resident(one) == 0 && resident(other) == 0);
-    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).content.pattern, 9);
-}
+STORY_BETWEEN(start, end, any_copy_between_allocations_is_recorded,
+              fake_set(one, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 9}),
+              check_answered(move(MS_COPY_ANY, other->address, one->address, BYTES)),
+              IS(resident(one) == 0 && resident(other) == 0),
+              EQUALS(ms_lineage_at(ms_allocation_lineage(other), 0).content.pattern, 9))
 
-MS_TEST_BETWEEN(start, end, any_copy_to_other_memory_of_the_device_is_made)
-{
-    check_answered(move(MS_COPY_ANY, program, one->address, BYTES));
-    CHECK_EQ(((const unsigned char *)(uintptr_t)program)[BYTES - 1], 4);
-}
+STORY_BETWEEN(start, end, any_copy_to_other_memory_of_the_device_is_made,
+              check_answered(move(MS_COPY_ANY, program, one->address, BYTES)),
+              EQUALS(((const unsigned char *)(uintptr_t)program)[BYTES - 1], 4))
 
-MS_TEST_BETWEEN(start, end, any_copy_from_other_memory_of_the_device_is_for_the_driver)
-{
-    check_forwarded(move(MS_COPY_ANY, other->address, program, BYTES), true);
-    CHECK(resident(other) == BYTES && resident(one) == 0);
-}
+STORY_BETWEEN(start, end, any_copy_from_other_memory_of_the_device_is_for_the_driver,
+              check_forwarded(move(MS_COPY_ANY, other->address, program, BYTES), true),
+              IS(resident(other) == BYTES && resident(one) == 0))
 
 MS_TEST_BETWEEN(start, end, any_copy_from_the_host_is_recorded_pinned_or_not)
 {
@@ -316,33 +305,27 @@ MS_TEST_BETWEEN(start, end, any_copy_from_the_host_is_recorded_pinned_or_not)
     }
 }
 
-MS_TEST_BETWEEN(start, end, any_copy_of_no_bytes_is_for_the_driver)
-{
-    check_forwarded(move(MS_COPY_ANY, one->address, of_host(), 0), false);
-    check_forwarded(move(MS_COPY_ANY, program, one->address, 0), false);
-    check_forwarded(move(MS_COPY_ANY, of_host(), one->address, 0), true);
-    check_forwarded(move(MS_COPY_ON_DEVICE, other->address, one->address, 0), false);
-    CHECK(kind_of(one) == MS_FILL && resident(one) == 0 && fake.work_count == 0);
-}
+STORY_BETWEEN(start, end, any_copy_of_no_bytes_is_for_the_driver,
+              check_forwarded(move(MS_COPY_ANY, one->address, of_host(), 0), false),
+              check_forwarded(move(MS_COPY_ANY, program, one->address, 0), false),
+              check_forwarded(move(MS_COPY_ANY, of_host(), one->address, 0), true),
+              check_forwarded(move(MS_COPY_ON_DEVICE, other->address, one->address, 0), false),
+              IS(kind_of(one) == MS_FILL && resident(one) == 0 && fake.work_count == 0))
 
 /* Bytes that are copied to the device may be an address. */
-MS_TEST_BETWEEN(start, end, any_copy_past_our_memory_brings_in_what_it_points_to)
-{
-    fake_needs_hints();
-    memcpy(bytes, &one->address, sizeof(one->address));
-    check_forwarded(move(MS_COPY_ANY, of_host() + 64, of_host(), 8), false);
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
-    check_forwarded(move(MS_COPY_ANY, program, of_host(), 8), false);
-    CHECK(ms_allocation_backing(one)->backed_bytes == BYTES &&
-          ms_allocation_backing(other)->backed_bytes == 0);
-    say(program, CU_MEMORYTYPE_DEVICE, 0);
-    check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 8), false);
-    strange_managed = 1;
-    check_forwarded(move(MS_COPY_ANY, of_host(), program, 8), false);
-    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
-    check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 8), false);
-    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, BYTES);
-}
+STORY_BETWEEN(start, end, any_copy_past_our_memory_brings_in_what_it_points_to, fake_needs_hints(),
+              memcpy(bytes, &one->address, sizeof(one->address)),
+              check_forwarded(move(MS_COPY_ANY, of_host() + 64, of_host(), 8), false),
+              EQUALS(ms_allocation_backing(one)->backed_bytes, 0),
+              check_forwarded(move(MS_COPY_ANY, program, of_host(), 8), false),
+              IS(ms_allocation_backing(one)->backed_bytes == BYTES &&
+                 ms_allocation_backing(other)->backed_bytes == 0),
+              say(program, CU_MEMORYTYPE_DEVICE, 0),
+              check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 8), false),
+              strange_managed = 1, check_forwarded(move(MS_COPY_ANY, of_host(), program, 8), false),
+              EQUALS(ms_allocation_backing(other)->backed_bytes, 0),
+              check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 8), false),
+              EQUALS(ms_allocation_backing(other)->backed_bytes, BYTES))
 
 MS_TEST_BETWEEN(start, end, a_move_fails_if_memory_it_points_to_cannot_come_in)
 {
@@ -366,18 +349,14 @@ MS_TEST_BETWEEN(start, end, a_move_fails_if_memory_it_points_to_cannot_come_in)
 
 /* The bytes of pinned memory may change until the stream reads them, also in a copy that the
  * program says is on the device. */
-MS_TEST_BETWEEN(start, end, pinned_memory_is_the_hosts_also_where_the_copy_is_on_the_device)
-{
-    say(of_host(), CU_MEMORYTYPE_HOST, 0);
-    bytes[5] = 77;
-    check_answered(move(MS_COPY_ON_DEVICE, one->address, of_host(), FAKE_GRANULE));
-    CHECK(kind_of(one) == MS_SOURCE && resident(one) == 0);
-    bytes[5] = 0;
-    CHECK(ms_space_claim(one->address) == one);
-    CHECK_EQ(ms_materialise(one, 0, FAKE_GRANULE, MS_NEED_READ), CUDA_SUCCESS);
-    ms_space_release(one);
-    CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[5], 77);
-}
+STORY_BETWEEN(start, end, pinned_memory_is_the_hosts_also_where_the_copy_is_on_the_device,
+              say(of_host(), CU_MEMORYTYPE_HOST, 0), bytes[5] = 77,
+              check_answered(move(MS_COPY_ON_DEVICE, one->address, of_host(), FAKE_GRANULE)),
+              IS(kind_of(one) == MS_SOURCE && resident(one) == 0), bytes[5] = 0,
+              IS(ms_space_claim(one->address) == one),
+              EQUALS(ms_materialise(one, 0, FAKE_GRANULE, MS_NEED_READ), CUDA_SUCCESS),
+              ms_space_release(one),
+              EQUALS(((const unsigned char *)(uintptr_t)one->address)[5], 77))
 
 MS_TEST_BETWEEN(start, end, a_move_to_the_host_holds_its_source_and_leaves_the_rest)
 {
@@ -444,20 +423,15 @@ MS_TEST_BETWEEN(start, end, a_forwarded_or_sealed_move_gates_later_copies)
     atomic_store(&ms_hot.gated_copies, 0);
 }
 
-MS_TEST_BETWEEN(start, end, a_recorded_copy_sets_no_gate)
-{
-    atomic_store(&ms_hot.started, 1);
-    check_answered(move(MS_COPY_ANY, other->address, one->address, BYTES));
-    CHECK(!ms_is_gated());
-}
+STORY_BETWEEN(start, end, a_recorded_copy_sets_no_gate, atomic_store(&ms_hot.started, 1),
+              check_answered(move(MS_COPY_ANY, other->address, one->address, BYTES)),
+              IS(!ms_is_gated()))
 
-MS_TEST_BETWEEN(start, end, a_move_returns_the_error_of_bringing_all_in)
-{
-    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(ms_move_seal(), CUDA_ERROR_UNKNOWN);
-    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
-    check_refused(move(MS_COPY_UNKNOWN, program, program, 8), CUDA_ERROR_UNKNOWN);
-}
+STORY_BETWEEN(start, end, a_move_returns_the_error_of_bringing_all_in,
+              fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN),
+              EQUALS(ms_move_seal(), CUDA_ERROR_UNKNOWN),
+              fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN),
+              check_refused(move(MS_COPY_UNKNOWN, program, program, 8), CUDA_ERROR_UNKNOWN))
 
 /* --- bounds */
 
@@ -781,34 +755,18 @@ MS_TEST_BETWEEN(start_rows, end, pieces_alone_are_in_sequence)
     CHECK(!ms_lineage_at(ms_allocation_lineage(other), 4096).content.is_in_sequence);
 }
 
-MS_TEST_BETWEEN(start_rows, end,
-                rows_that_are_short_or_empty_or_leave_their_allocation_are_not_tried)
-{
-    parts[1] = piece(0, 0, 64);
-    parts[0] = rows(0, 0, 63, 2);
-    check_not_tried(2);
-    parts[0] = rows(0, 0, 0, 2);
-    check_not_tried(2);
-    parts[0] = rows(BYTES - 3 * 64 + 1, 0, 64, 2);
-    check_not_tried(2);
-    parts[0] = rows(0, BYTES - 4 * 64 + 1, 64, 2);
-    check_not_tried(2);
-    parts[0] = rows(0, 0, 64, 2);
-    parts[0].from = program;
-    check_not_tried(2);
-    parts[0] = rows(0, 0, 64, 2);
-    parts[0].to = program;
-    check_not_tried(2);
-}
+STORY_BETWEEN(start_rows, end, rows_that_are_short_or_empty_or_leave_their_allocation_are_not_tried,
+              parts[1] = piece(0, 0, 64), parts[0] = rows(0, 0, 63, 2), check_not_tried(2),
+              parts[0] = rows(0, 0, 0, 2), check_not_tried(2),
+              parts[0] = rows(BYTES - 3 * 64 + 1, 0, 64, 2), check_not_tried(2),
+              parts[0] = rows(0, BYTES - 4 * 64 + 1, 64, 2), check_not_tried(2),
+              parts[0] = rows(0, 0, 64, 2), parts[0].from = program, check_not_tried(2),
+              parts[0] = rows(0, 0, 64, 2), parts[0].to = program, check_not_tried(2))
 
-MS_TEST_BETWEEN(start_rows, end, rows_up_to_the_end_of_their_allocation_are_tried)
-{
-    parts[0] = rows(BYTES - 3 * 64, BYTES - 4 * 64, 64, 2);
-    check_tried(1);
-    memcpy(wanted + BYTES - 3 * 64, bytes + BYTES - 4 * 64, 64);
-    memcpy(wanted + BYTES - 64, bytes + BYTES - 64, 64);
-    check_content(other);
-}
+STORY_BETWEEN(start_rows, end, rows_up_to_the_end_of_their_allocation_are_tried,
+              parts[0] = rows(BYTES - 3 * 64, BYTES - 4 * 64, 64, 2), check_tried(1),
+              memcpy(wanted + BYTES - 3 * 64, bytes + BYTES - 4 * 64, 64),
+              memcpy(wanted + BYTES - 64, bytes + BYTES - 64, 64), check_content(other))
 
 /* Records are in the order of calls, the work of the stream is not. */
 MS_TEST_BETWEEN(start_rows, end, rows_behind_work_that_may_wait_are_not_tried_and_pieces_are)
@@ -939,12 +897,9 @@ MS_TEST_BETWEEN(start, end, a_move_asks_the_driver_nothing_where_nothing_is_defe
     CHECK(seen.copies == 0 && seen.extends == 0);
 }
 
-MS_TEST_BETWEEN(start, end, no_bytes_point_to_nothing)
-{
-    say(program, CU_MEMORYTYPE_DEVICE, 1);
-    check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 0), false);
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
-}
+STORY_BETWEEN(start, end, no_bytes_point_to_nothing, say(program, CU_MEMORYTYPE_DEVICE, 1),
+              check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 0), false),
+              EQUALS(ms_allocation_backing(one)->backed_bytes, 0))
 
 MS_TEST_BETWEEN(start, end, rows_of_the_host_bring_in_what_they_point_to)
 {
@@ -1007,16 +962,8 @@ static void set_launched(size_t first, size_t behind)
 }
 
 /* Each row of its result would run it again; a launch for each row runs as often as before. */
-MS_TEST_BETWEEN(start_rows, end, the_result_of_a_launch_is_not_cut_into_rows)
-{
-    parts[0] = rows(0, 0, 64, 3);
-    set_launched(0, 64);
-    check_not_tried(1);
-    set_launched(192, 256);
-    check_not_tried(1);
-    set_launched(384, 448);
-    check_tried(1);
-    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 256).content.kind, MS_LAUNCHED);
-    fake_set(one, 0, BYTES, &pattern);
-    fake_set(other, 0, BYTES, &pattern);
-}
+STORY_BETWEEN(start_rows, end, the_result_of_a_launch_is_not_cut_into_rows,
+              parts[0] = rows(0, 0, 64, 3), set_launched(0, 64), check_not_tried(1),
+              set_launched(192, 256), check_not_tried(1), set_launched(384, 448), check_tried(1),
+              EQUALS(ms_lineage_at(ms_allocation_lineage(other), 256).content.kind, MS_LAUNCHED),
+              fake_set(one, 0, BYTES, &pattern), fake_set(other, 0, BYTES, &pattern))

@@ -276,13 +276,9 @@ MS_TEST(a_payload_with_tracked_host_memory_lets_kernels_reach_anything)
     CHECK(!ends_in_memory());
 }
 
-MS_TEST(the_beginning_of_such_an_address_counts_too)
-{
-    defer();
-    ms_host_memory_add(0x123400000000, 100);
-    CHECK_EQ(reach_after(0x123400000000, 6), MS_REASON_UNBOUNDED);
-    CHECK(!ends_in_memory());
-}
+STORY_ALONE(the_beginning_of_such_an_address_counts_too, defer(),
+            ms_host_memory_add(0x123400000000, 100),
+            EQUALS(reach_after(0x123400000000, 6), MS_REASON_UNBOUNDED), IS(!ends_in_memory()))
 
 /* --- sets */
 
@@ -321,16 +317,10 @@ MS_TEST(a_set_to_other_bytes_means_nothing)
     CHECK(!ends_in_memory());
 }
 
-MS_TEST(a_set_that_repeats_to_an_address_of_the_host_lets_kernels_reach_anything)
-{
-    defer();
-    ms_host_memory_add(0x0000123400000000, UINT64_C(1) << 32);
-    set_to(0x1235, 4);
-    CHECK_EQ(ms_host_memory_reach(), MS_REASON_CALL);
-    set_to(0x1234, 4);
-    CHECK_EQ(ms_host_memory_reach(), MS_REASON_UNBOUNDED);
-    CHECK(!ends_in_memory());
-}
+STORY_ALONE(a_set_that_repeats_to_an_address_of_the_host_lets_kernels_reach_anything, defer(),
+            ms_host_memory_add(0x0000123400000000, UINT64_C(1) << 32), set_to(0x1235, 4),
+            EQUALS(ms_host_memory_reach(), MS_REASON_CALL), set_to(0x1234, 4),
+            EQUALS(ms_host_memory_reach(), MS_REASON_UNBOUNDED), IS(!ends_in_memory()))
 
 /* --- copies from memory of some kind */
 
@@ -460,14 +450,10 @@ MS_TEST(an_empty_copy_looks_at_nothing)
 }
 
 /* It is copied whenever the graph is launched. */
-MS_TEST(a_captured_payload_may_hold_any_address)
-{
-    start_copy(1);
-    atomic_store(&ms_hot.captures, 1);
-    CHECK_EQ(expose(CU_MEMORYTYPE_HOST, words), CUDA_SUCCESS);
-    atomic_store(&ms_hot.captures, 0);
-    CHECK(ends_in_memory());
-}
+STORY_ALONE(a_captured_payload_may_hold_any_address, start_copy(1),
+            atomic_store(&ms_hot.captures, 1),
+            EQUALS(expose(CU_MEMORYTYPE_HOST, words), CUDA_SUCCESS),
+            atomic_store(&ms_hot.captures, 0), IS(ends_in_memory()))
 
 /* --- bytes that may still change */
 
@@ -487,8 +473,7 @@ static CUresult launch_host_func(CUstream stream, CUhostFn function, void *argum
 
 static unsigned threads;
 static uint64_t late_before;
-int __real_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
-int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
+WRAPS(ms_thread_create, pthread_timedjoin_np);
 int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
 {
     threads++;
@@ -496,8 +481,6 @@ int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *a
 }
 
 static bool is_slow; /* the thread takes longer than anyone waits before he says so */
-int __real_pthread_timedjoin_np(pthread_t thread, void **result, const struct timespec *until);
-int __wrap_pthread_timedjoin_np(pthread_t thread, void **result, const struct timespec *until);
 int __wrap_pthread_timedjoin_np(pthread_t thread, void **result, const struct timespec *until)
 {
     struct timespec now;

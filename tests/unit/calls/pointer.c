@@ -62,21 +62,13 @@ MS_TEST_AFTER(start, a_pointer_is_of_the_kind_the_driver_says)
     CHECK(!ms_pointer_is(4711, 0));
 }
 
-MS_TEST_AFTER(start, a_pointer_unknown_to_the_driver_is_host_memory)
-{
-    type_result = managed_result = CUDA_ERROR_INVALID_VALUE;
-    managed = 1;
-    CHECK_EQ(kinds(), MS_UNKNOWN_TO_DRIVER);
-}
+STORY_AFTER(start, a_pointer_unknown_to_the_driver_is_host_memory,
+            type_result = managed_result = CUDA_ERROR_INVALID_VALUE, managed = 1,
+            EQUALS(kinds(), MS_UNKNOWN_TO_DRIVER))
 
-MS_TEST_AFTER(start, a_pointer_has_no_kind_where_the_driver_cannot_answer)
-{
-    type_result = CUDA_ERROR_INVALID_CONTEXT;
-    type = CU_MEMORYTYPE_HOST;
-    CHECK_EQ(kinds(), 0);
-    type = 0;
-    CHECK_EQ(kinds(), 0);
-}
+STORY_AFTER(start, a_pointer_has_no_kind_where_the_driver_cannot_answer,
+            type_result = CUDA_ERROR_INVALID_CONTEXT, type = CU_MEMORYTYPE_HOST, EQUALS(kinds(), 0),
+            type = 0, EQUALS(kinds(), 0))
 
 MS_TEST_AFTER(start, the_driver_is_asked_for_nothing_that_is_not_wanted)
 {

@@ -112,18 +112,13 @@ static void add_more(struct ms_inside *inside, CUdeviceptr address, enum ms_kind
 /* --- how often what there is is looked up, each time under a lock */
 
 static unsigned gaps, lookups;
-struct ms_range __real_ms_host_memory_gap(uint64_t address);
-struct ms_range __wrap_ms_host_memory_gap(uint64_t address);
+WRAPS(ms_host_memory_gap, ms_space_find_all_pointed);
 struct ms_range __wrap_ms_host_memory_gap(uint64_t address)
 {
     gaps++;
     return __real_ms_host_memory_gap(address);
 }
 
-size_t __real_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
-                                        struct ms_range *nothing_out);
-size_t __wrap_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
-                                        struct ms_range *nothing_out);
 size_t __wrap_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
                                         struct ms_range *nothing_out)
 {
@@ -165,12 +160,9 @@ MS_TEST_AFTER(start, a_scan_skips_neighbours_of_a_word_that_means_nothing)
     CHECK(lookups == 6 && gaps == 6); /* once for each */
 }
 
-MS_TEST_AFTER(start, a_scan_ends_at_a_word_that_means_everything)
-{
-    ms_host_memory_add(HOST_MEMORY, 4096);
-    scan(HOST_MEMORY, FAR, 8);
-    CHECK(reach.everything && lookups == 1);
-}
+STORY_AFTER(start, a_scan_ends_at_a_word_that_means_everything,
+            ms_host_memory_add(HOST_MEMORY, 4096), scan(HOST_MEMORY, FAR, 8),
+            IS(reach.everything &&lookups == 1))
 
 /* Tracked memory lies on either side of a range that means nothing. */
 MS_TEST_AFTER(start, a_scan_finds_host_memory_beside_a_word_that_means_nothing)

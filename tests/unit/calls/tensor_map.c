@@ -115,17 +115,13 @@ static void describe(CUdeviceptr address, cuuint64_t bytes)
              CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, up_to_the_end_of_an_allocation_it_is_what_is_described)
-{
-    describe(allocation->address + FAKE_GRANULE, BYTES - FAKE_GRANULE);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES - FAKE_GRANULE);
-}
+STORY_BETWEEN(start, end, up_to_the_end_of_an_allocation_it_is_what_is_described,
+              describe(allocation->address + FAKE_GRANULE, BYTES - FAKE_GRANULE),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, BYTES - FAKE_GRANULE))
 
-MS_TEST_BETWEEN(start, end, a_tensor_map_brings_in_no_more_than_it_describes)
-{
-    describe(allocation->address + FAKE_GRANULE, FAKE_GRANULE);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE);
-}
+STORY_BETWEEN(start, end, a_tensor_map_brings_in_no_more_than_it_describes,
+              describe(allocation->address + FAKE_GRANULE, FAKE_GRANULE),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE))
 
 static CUresult describe_all_behind(CUdeviceptr address)
 {
@@ -149,24 +145,17 @@ static void carve(size_t begin, size_t behind)
     fake_set(allocation, begin, behind, &(struct ms_content){.kind = MS_FILL, .pattern = 7});
 }
 
-MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_its_block)
-{
-    start_anew();
-    carve(0, FAKE_GRANULE);
-    carve(FAKE_GRANULE, 3 * FAKE_GRANULE);
-    CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK(fake_memory_at(allocation->address + FAKE_GRANULE) != 0);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
-}
+STORY_BETWEEN(start, end, beyond_the_end_it_is_all_of_its_block, start_anew(),
+              carve(0, FAKE_GRANULE), carve(FAKE_GRANULE, 3 * FAKE_GRANULE),
+              EQUALS(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS),
+              IS(fake_memory_at(allocation->address + FAKE_GRANULE) != 0),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE))
 
 /* The program uses what no block holds: it may be anything from now on. */
-MS_TEST_BETWEEN(start, end, beyond_the_end_and_in_no_block_it_is_all_of_the_allocation)
-{
-    start_anew();
-    carve(0, FAKE_GRANULE);
-    CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
-}
+STORY_BETWEEN(start, end, beyond_the_end_and_in_no_block_it_is_all_of_the_allocation, start_anew(),
+              carve(0, FAKE_GRANULE),
+              EQUALS(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, BYTES))
 
 MS_TEST_BETWEEN(start, end, a_tensor_map_fails_if_its_memory_cannot_come_in)
 {
@@ -180,11 +169,9 @@ MS_TEST_BETWEEN(start, end, a_tensor_map_fails_if_its_memory_cannot_come_in)
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
 }
 
-MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_it)
-{
-    describe(allocation->address + 3 * FAKE_GRANULE, FAKE_GRANULE + 1);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
-}
+STORY_BETWEEN(start, end, beyond_the_end_it_is_all_of_it,
+              describe(allocation->address + 3 * FAKE_GRANULE, FAKE_GRANULE + 1),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, BYTES))
 
 MS_TEST_BETWEEN(start, end, elsewhere_it_is_nothing)
 {

@@ -695,7 +695,7 @@ MS_TEST_BETWEEN(start, end, all_mappings_of_a_range_are_made_real)
 
 static struct ms_event pinned;
 
-void __wrap_ms_state_event(const struct ms_event *event);
+WRAPS(ms_state_event, nanosleep, clock_gettime);
 void __wrap_ms_state_event(const struct ms_event *event)
 {
     if (event->kind == MS_EVENT_PIN)
@@ -763,7 +763,6 @@ static int sleeps, ends_with; /* the sleep in which the capture ends; 0: in none
 static time_t slept_seconds;
 static bool is_counted; /* no other time passes */
 
-int __wrap_nanosleep(const struct timespec *time, struct timespec *rest);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *rest)
 {
     CHECK(time->tv_sec == 0 && time->tv_nsec > 0 && rest == NULL);
@@ -773,8 +772,6 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *rest)
     return 0;
 }
 
-int __real_clock_gettime(clockid_t clock, struct timespec *time);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (!is_counted)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { MOST = 400, ROUNDS = 20000 };
 
@@ -155,23 +156,22 @@ static void check_planes(struct ms_range window, size_t count, const struct ms_w
 
 /* The highest byte that is not zero first, and the one below it; only where there is none, those
  * above it. */
-MS_TEST(a_word_is_looked_at_by_its_highest_bytes)
-{
-    check_planes((struct ms_range){0x5a5b00000000, 0x5a5e00000000}, 2,
-                 (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 2}});
-    check_planes((struct ms_range){0x5a5b00000000, 0x5a5e00000001}, 2,
-                 (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 3}});
-    check_planes((struct ms_range){0x5a5b00000000, 0x5c0000000000}, 2,
-                 (struct ms_word_plane[]){{1, 0x5a, 1}, {0, 0, 0xff}});
-    check_planes((struct ms_range){0x8000000000, 0x10000000000}, 4,
-                 (struct ms_word_plane[]){{0, 0x80, 0x7f}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}});
-    check_planes((struct ms_range){0x12000000000000, 0x12550000000001}, 2,
-                 (struct ms_word_plane[]){{2, 0x12, 0}, {1, 0, 0x55}});
-    check_planes((struct ms_range){0x300000000, 0x700000000}, 4,
-                 (struct ms_word_plane[]){{0, 3, 3}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}});
-    check_planes((struct ms_range){0x1000, 0x2000}, 4,
-                 (struct ms_word_plane[]){{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}});
-}
+STORY_ALONE(a_word_is_looked_at_by_its_highest_bytes,
+            check_planes((struct ms_range){0x5a5b00000000, 0x5a5e00000000}, 2,
+                         (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 2}}),
+            check_planes((struct ms_range){0x5a5b00000000, 0x5a5e00000001}, 2,
+                         (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 3}}),
+            check_planes((struct ms_range){0x5a5b00000000, 0x5c0000000000}, 2,
+                         (struct ms_word_plane[]){{1, 0x5a, 1}, {0, 0, 0xff}}),
+            check_planes((struct ms_range){0x8000000000, 0x10000000000}, 4,
+                         (struct ms_word_plane[]){
+                             {0, 0x80, 0x7f}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}}),
+            check_planes((struct ms_range){0x12000000000000, 0x12550000000001}, 2,
+                         (struct ms_word_plane[]){{2, 0x12, 0}, {1, 0, 0x55}}),
+            check_planes((struct ms_range){0x300000000, 0x700000000}, 4,
+                         (struct ms_word_plane[]){{0, 3, 3}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}}),
+            check_planes((struct ms_range){0x1000, 0x2000}, 4,
+                         (struct ms_word_plane[]){{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}}))
 
 /* Words that agree in some of these bytes are not looked at. */
 MS_TEST(all_bytes_of_a_word_that_are_compared_must_be_the_windows)

@@ -153,8 +153,7 @@ static bool has_shadow;
 static size_t shadow_begin, shadow_end, trim_begin, trim_end, compared_begin, compared_bytes;
 static const void *shadow_host;
 
-bool __wrap_ms_shadow_write(struct ms_allocation *of, size_t begin, size_t behind,
-                            const struct ms_content *what, const void *from, CUstream stream);
+WRAPS(ms_shadow_write, ms_shadow_trim, ms_compare_copy, ms_state_event);
 bool __wrap_ms_shadow_write(struct ms_allocation *of, size_t begin, size_t behind,
                             const struct ms_content *what, const void *from, CUstream stream)
 {
@@ -167,7 +166,6 @@ bool __wrap_ms_shadow_write(struct ms_allocation *of, size_t begin, size_t behin
     return has_shadow;
 }
 
-void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind);
 void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind)
 {
     trims += of == allocation;
@@ -175,8 +173,6 @@ void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind
     trim_end = behind;
 }
 
-void __wrap_ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes,
-                            CUdeviceptr at, bool is_plain, CUstream stream);
 void __wrap_ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes,
                             CUdeviceptr at, bool is_plain, CUstream stream)
 {
@@ -189,7 +185,6 @@ void __wrap_ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t b
 
 static struct ms_event event; /* the last */
 
-void __wrap_ms_state_event(const struct ms_event *happened);
 void __wrap_ms_state_event(const struct ms_event *happened)
 {
     event = *happened;
@@ -536,9 +531,5 @@ MS_TEST_BETWEEN(start_verified, end_verified, a_write_to_memory_is_compared_with
     CHECK(comparisons == 1 && trims == 2);
 }
 
-MS_TEST_BETWEEN(start, end, a_write_that_is_not_verified_has_no_shadow)
-{
-    has_shadow = true;
-    copy_around();
-    CHECK(shadows == 0 && comparisons == 0 && !content_at(100).is_shadowed);
-}
+STORY_BETWEEN(start, end, a_write_that_is_not_verified_has_no_shadow, has_shadow = true,
+              copy_around(), IS(shadows == 0 && comparisons == 0 && !content_at(100).is_shadowed))

@@ -86,27 +86,20 @@ MS_TEST_AFTER(make_folder, tensors_are_in_the_order_of_their_bytes_and_names)
     check("x.safetensors", NULL);
 }
 
-MS_TEST_AFTER(make_folder, a_header_says_how_long_it_is)
-{
-    put_file("x", "\2\0\0\0\0\0\0", 7);
-    check("x", "expected at least the 8 bytes of the header's length");
-    put_file("x", "\0\0\0\0\0\0\0\0", 8);
-    check("x", ":1:1: ");
-    put_file("x", "\2\0\0\0\0\0\0\0{}", 10);
-    check("x", NULL);
-    put_file("x", "\3\0\0\0\0\0\0\0{}", 10);
-    check("x", "a header of at most 2 bytes, found 3");
-    put_file("x", "\2\0\0\0\0\0\0\1{}", 10);
-    check("x", "found 72057594037927938");
-    CHECK_EQ(truncate(in_folder("x"), 8 + 99999990), 0);
-    check("x", "a header of at most 99999990 bytes, found");
-    put_file("y", "\0\341\365\5\0\0\0\0", 8);
-    CHECK_EQ(truncate(in_folder("y"), 8 + 100000000), 0);
-    check("y", ":1:1: ");
-    put_file("y", "\1\341\365\5\0\0\0\0", 8);
-    CHECK_EQ(truncate(in_folder("y"), 8 + 100000001), 0);
-    check("y", "a header of at most 100000000 bytes, found 100000001");
-}
+STORY_AFTER(make_folder, a_header_says_how_long_it_is, put_file("x", "\2\0\0\0\0\0\0", 7),
+            check("x", "expected at least the 8 bytes of the header's length"),
+            put_file("x", "\0\0\0\0\0\0\0\0", 8), check("x", ":1:1: "),
+            put_file("x", "\2\0\0\0\0\0\0\0{}", 10), check("x", NULL),
+            put_file("x", "\3\0\0\0\0\0\0\0{}", 10),
+            check("x", "a header of at most 2 bytes, found 3"),
+            put_file("x", "\2\0\0\0\0\0\0\1{}", 10), check("x", "found 72057594037927938"),
+            EQUALS(truncate(in_folder("x"), 8 + 99999990), 0),
+            check("x", "a header of at most 99999990 bytes, found"),
+            put_file("y", "\0\341\365\5\0\0\0\0", 8),
+            EQUALS(truncate(in_folder("y"), 8 + 100000000), 0), check("y", ":1:1: "),
+            put_file("y", "\1\341\365\5\0\0\0\0", 8),
+            EQUALS(truncate(in_folder("y"), 8 + 100000001), 0),
+            check("y", "a header of at most 100000000 bytes, found 100000001"))
 
 MS_TEST_AFTER(make_folder, a_header_says_what_its_tensors_are)
 {
@@ -182,41 +175,26 @@ MS_TEST_AFTER(make_folder, a_path_that_leads_to_nothing_may_be_the_name_of_a_mod
     CHECK(strstr(fault.text, "hub") == NULL);
 }
 
-MS_TEST_AFTER(make_folder, a_path_to_no_file_and_no_folder_is_not_opened)
-{
-    CHECK_EQ(mkfifo(in_folder("x.safetensors"), 0600), 0);
-    check("x.safetensors", "x.safetensors: expected a file");
-    put_file("x.distcp", "", 0);
-    check("x.distcp", "torch.distributed.checkpoint");
-    CHECK_EQ(chdir(test_folder), 0);
-    CHECK_EQ(rename("x.distcp", ".distcp"), 0);
-    check_path(".distcp", "torch.distributed.checkpoint");
-    put_json("json", "{'weight_map':{}}");
-    check_path("json", "found JSON");
-    CHECK_EQ(symlink("nowhere", in_folder("z.bin")), 0);
-    unlink(in_folder("x.safetensors"));
-    check("", "z.bin: cannot be opened: No such file");
-    ms_checkpoint_close(NULL);
-}
+STORY_AFTER(make_folder, a_path_to_no_file_and_no_folder_is_not_opened,
+            EQUALS(mkfifo(in_folder("x.safetensors"), 0600), 0),
+            check("x.safetensors", "x.safetensors: expected a file"), put_file("x.distcp", "", 0),
+            check("x.distcp", "torch.distributed.checkpoint"), EQUALS(chdir(test_folder), 0),
+            EQUALS(rename("x.distcp", ".distcp"), 0),
+            check_path(".distcp", "torch.distributed.checkpoint"),
+            put_json("json", "{'weight_map':{}}"), check_path("json", "found JSON"),
+            EQUALS(symlink("nowhere", in_folder("z.bin")), 0), unlink(in_folder("x.safetensors")),
+            check("", "z.bin: cannot be opened: No such file"), ms_checkpoint_close(NULL))
 
 /* --- folders */
 
-MS_TEST_AFTER(make_folder, a_folder_without_weights_says_what_it_has)
-{
-    check("", "expected safetensors files, or files of torch.save, in this folder");
-    put_file("config.json", "{}", 2);
-    check("", "found config.json without them");
-    put_file("x.gguf", "", 0);
-    check("", "found one of GGUF");
-    put_file(".metadata", "", 0);
-    check("", "torch.distributed.checkpoint");
-    save(".hidden.safetensors", ONE("h"), 4);
-    check("", "torch.distributed.checkpoint");
-    save("safetensors", ONE("h"), 4);
-    check("", "torch.distributed.checkpoint");
-    save(".pt", ONE("h"), 4);
-    check("", "torch.distributed.checkpoint");
-}
+STORY_AFTER(make_folder, a_folder_without_weights_says_what_it_has,
+            check("", "expected safetensors files, or files of torch.save, in this folder"),
+            put_file("config.json", "{}", 2), check("", "found config.json without them"),
+            put_file("x.gguf", "", 0), check("", "found one of GGUF"), put_file(".metadata", "", 0),
+            check("", "torch.distributed.checkpoint"), save(".hidden.safetensors", ONE("h"), 4),
+            check("", "torch.distributed.checkpoint"), save("safetensors", ONE("h"), 4),
+            check("", "torch.distributed.checkpoint"), save(".pt", ONE("h"), 4),
+            check("", "torch.distributed.checkpoint"))
 
 /* No more descriptors than these may be open. */
 static void check_without_descriptors(rlim_t most, const char *why)
@@ -398,16 +376,13 @@ MS_TEST_AFTER(save_two, an_index_names_files_of_its_own_folder)
     check("x.index.json", NULL);
 }
 
-MS_TEST_AFTER(make_folder, an_index_may_list_tensors_that_are_skipped)
-{
-    save_torch("x.bin", some_parts, 2);
-    save_torch("y.bin", some_parts, 2);
-    put_json("pytorch_model.bin.index.json", "{'weight_map':{'w':'x.bin','odd':'x.bin'}}");
-    check("", NULL);
-    put_json("pytorch_model.bin.index.json",
-             "{'weight_map':{'w':'x.bin','odd':'x.bin','v':'x.bin'}}");
-    check("", "expected the 1 tensors of the files, found 3");
-}
+STORY_AFTER(make_folder, an_index_may_list_tensors_that_are_skipped,
+            save_torch("x.bin", some_parts, 2), save_torch("y.bin", some_parts, 2),
+            put_json("pytorch_model.bin.index.json", "{'weight_map':{'w':'x.bin','odd':'x.bin'}}"),
+            check("", NULL),
+            put_json("pytorch_model.bin.index.json",
+                     "{'weight_map':{'w':'x.bin','odd':'x.bin','v':'x.bin'}}"),
+            check("", "expected the 1 tensors of the files, found 3"))
 
 /* --- memory */
 
@@ -480,15 +455,10 @@ MS_TEST_AFTER(make_folder, an_open_checkpoint_has_no_memory_but_for_its_tensors)
     ms_checkpoint_close(checkpoint);
 }
 
-MS_TEST_AFTER(make_folder, a_checkpoint_without_memory_is_refused_and_leaks_nothing)
-{
-    save_torch("x.pt", some_parts, 2);
-    without_each_piece(open_folder, 14);
-    save_many(20);
-    without_each_piece(open_folder, 40);
-    index_many(20);
-    without_each_piece(open_folder, 50);
-}
+STORY_AFTER(make_folder, a_checkpoint_without_memory_is_refused_and_leaks_nothing,
+            save_torch("x.pt", some_parts, 2), without_each_piece(open_folder, 14), save_many(20),
+            without_each_piece(open_folder, 40), index_many(20),
+            without_each_piece(open_folder, 50))
 
 /* --- a tensor's size */
 

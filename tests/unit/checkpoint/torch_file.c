@@ -6,6 +6,7 @@
 #include "runtime/base/heap.h"
 #include "tests/unit/checkpoint/torch_bytes.h"
 #include "tests/unit/counted_pages.h"
+#include "tests/unit/between.h"
 
 /* The content of a file; each test changes some of it. Data is zeros. */
 static struct given {
@@ -174,12 +175,7 @@ MS_TEST(tensors_are_in_the_order_of_their_bytes_and_names)
     CHECK_EQ(live, 0);
 }
 
-MS_TEST(a_file_may_have_no_tensors)
-{
-    give(several, 0);
-    check_given(NULL);
-    CHECK_EQ(found.count, 0);
-}
+STORY_ALONE(a_file_may_have_no_tensors, give(several, 0), check_given(NULL), EQUALS(found.count, 0))
 
 MS_TEST(the_records_are_in_one_folder)
 {
@@ -205,14 +201,9 @@ MS_TEST(the_records_are_in_one_folder)
     check_given(NULL);
 }
 
-MS_TEST(a_file_of_torch_script_is_refused)
-{
-    give_one();
-    given.constants = "constants.pk";
-    check_given(NULL);
-    given.constants = "constants.pkl";
-    check_given("expected a file of torch.save, found one of TorchScript");
-}
+STORY_ALONE(a_file_of_torch_script_is_refused, give_one(), given.constants = "constants.pk",
+            check_given(NULL), given.constants = "constants.pkl",
+            check_given("expected a file of torch.save, found one of TorchScript"))
 
 MS_TEST(the_bytes_are_little_endian)
 {
@@ -226,16 +217,10 @@ MS_TEST(the_bytes_are_little_endian)
     }
 }
 
-MS_TEST(a_tensor_s_storage_is_a_record_that_is_as_long)
-{
-    give_one();
-    given.data_bytes[0] = 17;
-    check_given(NULL);
-    given.data_bytes[0] = 15;
-    check_given("w: expected 16 bytes in data/0, found 15");
-    given.data_bytes[0] = SIZE_MAX;
-    check_given("w: expected a record data/0");
-}
+STORY_ALONE(a_tensor_s_storage_is_a_record_that_is_as_long, give_one(), given.data_bytes[0] = 17,
+            check_given(NULL), given.data_bytes[0] = 15,
+            check_given("w: expected 16 bytes in data/0, found 15"), given.data_bytes[0] = SIZE_MAX,
+            check_given("w: expected a record data/0"))
 
 MS_TEST(names_are_those_of_one_tensor_each)
 {
@@ -274,24 +259,15 @@ static void check_long_pickle(size_t bytes, const char *why)
         ms_test_fail(__FILE__, __LINE__, "%s", fault.text);
 }
 
-MS_TEST(a_pickle_is_there_and_has_at_most_100_mb)
-{
-    give_one();
-    given.pickle = "data.pk";
-    check_given("expected a record data.pkl of at most 100 MB");
-    check_long_pickle(100000000, "expected an opcode of torch.save, found 0x00");
-    check_long_pickle(100000001, "expected a record data.pkl of at most 100 MB");
-}
+STORY_ALONE(a_pickle_is_there_and_has_at_most_100_mb, give_one(), given.pickle = "data.pk",
+            check_given("expected a record data.pkl of at most 100 MB"),
+            check_long_pickle(100000000, "expected an opcode of torch.save, found 0x00"),
+            check_long_pickle(100000001, "expected a record data.pkl of at most 100 MB"))
 
-MS_TEST(a_fault_in_the_pickle_gives_all_back)
-{
-    give_one();
-    given.parts[0].first = 1;
-    check_given("w: expected a tensor that ends in its storage");
-    give(several, 7);
-    given.parts[6].held = 0;
-    check_given("begin: expected a tensor that ends in its storage");
-}
+STORY_ALONE(a_fault_in_the_pickle_gives_all_back, give_one(), given.parts[0].first = 1,
+            check_given("w: expected a tensor that ends in its storage"), give(several, 7),
+            given.parts[6].held = 0,
+            check_given("begin: expected a tensor that ends in its storage"))
 
 /* --- memory */
 

@@ -7,6 +7,7 @@
 #include "runtime/base/heap.h"
 #include "tests/unit/checkpoint/torch_bytes.h"
 #include "tests/unit/counted_pages.h"
+#include "tests/unit/between.h"
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
@@ -195,18 +196,13 @@ MS_TEST(a_parameter_has_a_tensor)
     check("bytes", "expected keys in UTF-8, without NUL", 0);
 }
 
-MS_TEST(a_subclass_is_made_of_its_tensor)
-{
-    text.count = 0;
+STORY_ALONE(
+    a_subclass_is_made_of_its_tensor, text.count = 0,
     put_line(&text, "}U\1actorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n"
-                    "_rebuild_tensor_v2\ncother\nClass\n((");
-    put_line(&text, "U\7storagectorch\nHalfStorage\nU\0010U\3cpuK\4tQK\1K\2\x85K\1\x85\x89Nt}tRs.");
-    CHECK(read_state());
-    CHECK_EQ(found.count, 1);
-    CHECK_EQ(found.views[0].tensor.offset, 2);
-    CHECK_EQ(found.views[0].tensor.bytes, 4);
-    drop_state();
-}
+                    "_rebuild_tensor_v2\ncother\nClass\n(("),
+    put_line(&text, "U\7storagectorch\nHalfStorage\nU\0010U\3cpuK\4tQK\1K\2\x85K\1\x85\x89Nt}tRs."),
+    IS(read_state()), EQUALS(found.count, 1), EQUALS(found.views[0].tensor.offset, 2),
+    EQUALS(found.views[0].tensor.bytes, 4), drop_state())
 
 /* A dict of one tensor, which is made by a call of this function with the usual arguments. */
 static void check_function(const char *function, const char *wanted, size_t skipped)
@@ -246,15 +242,12 @@ MS_TEST(functions_are_those_of_their_modules)
 }
 
 /* As when the text is kept: the next opcode is no character. */
-MS_TEST(a_text_ends_where_it_says)
-{
-    text.count = 0;
-    put_line(&text, "}U\1w\x94"
-                    "ctorch._utils\n_rebuild_tensor_v2\n((U\7storage\x94"
-                    "ctorch\n"
-                    "HalfStorage\n\x94U\0010\x94U\3cpuK\4tQK\1K\2\x85K\1\x85tRs.");
-    check("kept", "w ", 0);
-}
+STORY_ALONE(a_text_ends_where_it_says, text.count = 0,
+            put_line(&text, "}U\1w\x94"
+                            "ctorch._utils\n_rebuild_tensor_v2\n((U\7storage\x94"
+                            "ctorch\n"
+                            "HalfStorage\n\x94U\0010\x94U\3cpuK\4tQK\1K\2\x85K\1\x85tRs."),
+            check("kept", "w ", 0))
 
 MS_TEST(a_number_is_no_text)
 {
@@ -278,19 +271,11 @@ static void nest(int depth)
     put_line(&text, ".");
 }
 
-MS_TEST(names_have_2048_parts_at_most)
-{
-    nest(2048);
-    CHECK(read_state());
-    CHECK_EQ(strlen(found.views[0].tensor.name), 4095);
-    drop_state();
-    nest(2049);
-    check("too deep", "expected nesting of at most 2048", 0);
-    check_state("{a:N}", "", 0);
-    text.count = 0;
-    put_line(&text, "]q\1h\1ah\1a.");
-    check("a list in itself", "expected nesting of at most 2048", 0);
-}
+STORY_ALONE(names_have_2048_parts_at_most, nest(2048), IS(read_state()),
+            EQUALS(strlen(found.views[0].tensor.name), 4095), drop_state(), nest(2049),
+            check("too deep", "expected nesting of at most 2048", 0), check_state("{a:N}", "", 0),
+            text.count = 0, put_line(&text, "]q\1h\1ah\1a."),
+            check("a list in itself", "expected nesting of at most 2048", 0))
 
 /* A list that has the one before twice, and so on; the first has a tensor. */
 static void double_names(int times)
@@ -304,15 +289,9 @@ static void double_names(int times)
     put_line(&text, ".");
 }
 
-MS_TEST(a_value_may_have_many_names_but_not_too_many)
-{
-    double_names(5);
-    CHECK(read_state());
-    CHECK_EQ(found.count, 32);
-    drop_state();
-    double_names(14);
-    check("many", "expected fewer names for values that the file has once", 0);
-}
+STORY_ALONE(a_value_may_have_many_names_but_not_too_many, double_names(5), IS(read_state()),
+            EQUALS(found.count, 32), drop_state(), double_names(14),
+            check("many", "expected fewer names for values that the file has once", 0))
 
 /* --- tensors */
 

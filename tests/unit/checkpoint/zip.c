@@ -5,6 +5,7 @@
 
 #include "tests/unit/checkpoint/torch_bytes.h"
 #include "tests/unit/counted_pages.h"
+#include "tests/unit/between.h"
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
@@ -95,13 +96,8 @@ static void check_records(void)
     ms_arena_cleanup(&found.arena);
 }
 
-MS_TEST(records_are_ranges_of_the_file_by_their_names)
-{
-    make();
-    check_records();
-    make_wide();
-    check_records();
-}
+STORY_ALONE(records_are_ranges_of_the_file_by_their_names, make(), check_records(), make_wide(),
+            check_records())
 
 MS_TEST(a_file_may_have_no_records)
 {
@@ -252,11 +248,9 @@ static void check_long(size_t bytes, const char *why)
     CHECK_EQ(live, 0);
 }
 
-MS_TEST(a_directory_has_100_mb_at_most)
-{
-    check_long(100000000, "expected 1 entries in the zip directory");
-    check_long(100000001, "expected a directory of at most 100000000 bytes");
-}
+STORY_ALONE(a_directory_has_100_mb_at_most,
+            check_long(100000000, "expected 1 entries in the zip directory"),
+            check_long(100000001, "expected a directory of at most 100000000 bytes"))
 
 MS_TEST(names_are_those_of_one_record_each)
 {
@@ -392,11 +386,8 @@ static bool read_three(void)
     return is_read;
 }
 
-MS_TEST(an_archive_without_memory_is_refused_and_leaks_nothing)
-{
-    make();
-    without_each_piece(read_three, 3);
-}
+STORY_ALONE(an_archive_without_memory_is_refused_and_leaks_nothing, make(),
+            without_each_piece(read_three, 3))
 
 MS_TEST(a_file_that_has_become_shorter_is_a_fault)
 {
@@ -412,8 +403,7 @@ MS_TEST(a_file_that_has_become_shorter_is_a_fault)
 
 static int reads, failing_read; /* the nth read gets a byte less */
 
-ssize_t __real_pread64(int file, void *to, size_t bytes, off_t offset);
-ssize_t __wrap_pread64(int file, void *to, size_t bytes, off_t offset);
+WRAPS(pread64);
 ssize_t __wrap_pread64(int file, void *to, size_t bytes, off_t offset)
 {
     return ++reads == failing_read ? (ssize_t)bytes - 1 : __real_pread64(file, to, bytes, offset);

@@ -19,7 +19,7 @@ enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
 
 /* It asks whether kernels are queued, for what comes next. */
 static unsigned looks;
-bool __wrap_ms_examining_no_kernel(CUcontext current);
+WRAPS(ms_examining_no_kernel);
 bool __wrap_ms_examining_no_kernel(CUcontext current)
 {
     CHECK(current == FAKE_CONTEXT);
@@ -97,25 +97,21 @@ MS_TEST_BETWEEN(start, end, a_send_brings_in_and_holds_its_bytes_until_queued)
     CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
-MS_TEST_BETWEEN(start, end, a_reduction_makes_its_bytes_resident_and_holds_none)
-{
-    prepare(&(struct ms_operation){.read = at(one, 0),
-                                   .read_bytes = HALF,
-                                   .written = at(other, 0),
-                                   .written_bytes = FAKE_GRANULE});
-    CHECK(ms_allocation_lineage(one)->resident_bytes == HALF &&
-          ms_allocation_lineage(other)->resident_bytes == FAKE_GRANULE);
-    ms_collective_called(FAKE_STREAM);
-}
+STORY_BETWEEN(start, end, a_reduction_makes_its_bytes_resident_and_holds_none,
+              prepare(&(struct ms_operation){.read = at(one, 0),
+                                             .read_bytes = HALF,
+                                             .written = at(other, 0),
+                                             .written_bytes = FAKE_GRANULE}),
+              IS(ms_allocation_lineage(one)->resident_bytes == HALF &&
+                 ms_allocation_lineage(other)->resident_bytes == FAKE_GRANULE),
+              ms_collective_called(FAKE_STREAM))
 
 /* Its work comes when nobody knows: it keeps no lineage. */
-MS_TEST_BETWEEN(start, end, a_late_send_makes_its_bytes_resident)
-{
-    prepare(&(struct ms_operation){
-        .read = at(one, 0), .read_bytes = HALF, .sends = true, .is_late = true});
-    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, HALF);
-    ms_collective_called(FAKE_STREAM);
-}
+STORY_BETWEEN(start, end, a_late_send_makes_its_bytes_resident,
+              prepare(&(struct ms_operation){
+                  .read = at(one, 0), .read_bytes = HALF, .sends = true, .is_late = true}),
+              EQUALS(ms_allocation_lineage(one)->resident_bytes, HALF),
+              ms_collective_called(FAKE_STREAM))
 
 /* The bytes beside what is read keep their value, though all is written. */
 MS_TEST_BETWEEN(start, end, an_operation_in_place_brings_its_bytes_in)
@@ -170,18 +166,15 @@ MS_TEST_BETWEEN(start, end, a_gather_in_place_copies_its_bytes_from_their_origin
 }
 
 /* They meet in no byte: what is written was not brought in before. */
-MS_TEST_BETWEEN(start, end, side_by_side_they_do_not_overlap)
-{
-    prepare(&(struct ms_operation){.read = at(one, HALF),
-                                   .read_bytes = HALF,
-                                   .written = at(one, 0),
-                                   .written_bytes = HALF,
-                                   .sends = true});
-    CHECK(ms_allocation_lineage(one)->cached_bytes == HALF &&
-          ms_allocation_lineage(one)->resident_bytes == HALF);
-    CHECK_EQ(*(unsigned char *)at(one, 0), 0);
-    ms_collective_called(FAKE_STREAM);
-}
+STORY_BETWEEN(start, end, side_by_side_they_do_not_overlap,
+              prepare(&(struct ms_operation){.read = at(one, HALF),
+                                             .read_bytes = HALF,
+                                             .written = at(one, 0),
+                                             .written_bytes = HALF,
+                                             .sends = true}),
+              IS(ms_allocation_lineage(one)->cached_bytes == HALF &&
+                 ms_allocation_lineage(one)->resident_bytes == HALF),
+              EQUALS(*(unsigned char *)at(one, 0), 0), ms_collective_called(FAKE_STREAM))
 
 MS_TEST_BETWEEN(start, end, an_operation_that_fails_holds_nothing)
 {
@@ -213,13 +206,10 @@ MS_TEST_BETWEEN(start, end, a_group_holds_all_until_the_outermost_ends)
 
 /* --- with a plan */
 
-MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_gets_memory_for_the_part_of_this_rank_alone)
-{
-    broadcast(one);
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, HALF);
-    ms_collective_called(FAKE_STREAM);
-    CHECK(kind_at(one, 0) == MS_RESIDENT && kind_at(one, HALF) == MS_ABSENT);
-}
+STORY_BETWEEN(start_with_plan, end, a_broadcast_gets_memory_for_the_part_of_this_rank_alone,
+              broadcast(one), EQUALS(ms_allocation_backing(one)->backed_bytes, HALF),
+              ms_collective_called(FAKE_STREAM),
+              IS(kind_at(one, 0) == MS_RESIDENT && kind_at(one, HALF) == MS_ABSENT))
 
 MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_in_a_group_is_received_when_the_group_ends)
 {
@@ -234,25 +224,20 @@ MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_in_a_group_is_received_when_th
     CHECK(kind_at(one, HALF) == MS_ABSENT && kind_at(other, HALF) == MS_ABSENT);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, a_late_broadcast_is_received_whole)
-{
-    prepare(&(struct ms_operation){.written = at(one, 0),
-                                   .written_bytes = BYTES,
-                                   .receives = true,
-                                   .ranks = 2,
-                                   .is_late = true});
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
-    ms_collective_called(FAKE_STREAM);
-    CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
-}
+STORY_BETWEEN(start_with_plan, end, a_late_broadcast_is_received_whole,
+              prepare(&(struct ms_operation){.written = at(one, 0),
+                                             .written_bytes = BYTES,
+                                             .receives = true,
+                                             .ranks = 2,
+                                             .is_late = true}),
+              EQUALS(ms_allocation_backing(one)->backed_bytes, BYTES),
+              ms_collective_called(FAKE_STREAM), EQUALS(kind_at(one, HALF), MS_RESIDENT))
 
-MS_TEST_BETWEEN(start_with_plan, end, a_gather_is_received_whole)
-{
-    prepare(&(struct ms_operation){.written = at(one, 0), .written_bytes = BYTES, .ranks = 2});
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
-    ms_collective_called(FAKE_STREAM);
-    CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
-}
+STORY_BETWEEN(start_with_plan, end, a_gather_is_received_whole,
+              prepare(&(struct ms_operation){
+                  .written = at(one, 0), .written_bytes = BYTES, .ranks = 2}),
+              EQUALS(ms_allocation_backing(one)->backed_bytes, BYTES),
+              ms_collective_called(FAKE_STREAM), EQUALS(kind_at(one, HALF), MS_RESIDENT))
 
 /* In the order of the calls, each in its stream. */
 static CUstream streams[16];
@@ -319,14 +304,10 @@ MS_TEST(sixteen_broadcasts_of_a_group_are_received_in_parts)
     fake_check_empty();
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, a_captured_broadcast_is_received_whole)
-{
-    ms_order_set_capture(true);
-    broadcast(one);
-    ms_order_set_capture(false);
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
-    ms_collective_called(FAKE_STREAM);
-}
+STORY_BETWEEN(start_with_plan, end, a_captured_broadcast_is_received_whole,
+              ms_order_set_capture(true), broadcast(one), ms_order_set_capture(false),
+              EQUALS(ms_allocation_backing(one)->backed_bytes, BYTES),
+              ms_collective_called(FAKE_STREAM))
 
 MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_in_place_is_received_whole)
 {
@@ -526,21 +507,18 @@ MS_TEST_BETWEEN(start, end, the_log_tells_of_written_memory_in_pieces_as_well)
 
 /* --- of no bytes */
 
-MS_TEST_BETWEEN(start_with_plan, end, an_operation_that_reads_nothing_overlaps_nothing)
-{
-    prepare(&(struct ms_operation){.read = at(one, FAKE_GRANULE),
-                                   .written = at(one, 0),
-                                   .written_bytes = BYTES,
-                                   .receives = true,
-                                   .ranks = 2});
-    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, HALF);
-    ms_collective_called(FAKE_STREAM);
-}
+STORY_BETWEEN(start_with_plan, end, an_operation_that_reads_nothing_overlaps_nothing,
+              prepare(&(struct ms_operation){.read = at(one, FAKE_GRANULE),
+                                             .written = at(one, 0),
+                                             .written_bytes = BYTES,
+                                             .receives = true,
+                                             .ranks = 2}),
+              EQUALS(ms_allocation_backing(one)->backed_bytes, HALF),
+              ms_collective_called(FAKE_STREAM))
 
-MS_TEST_BETWEEN(start_with_plan, end, an_operation_of_no_bytes_does_nothing)
-{
+STORY_BETWEEN(
+    start_with_plan, end, an_operation_of_no_bytes_does_nothing,
     prepare(&(struct ms_operation){
-        .read = at(one, 0), .written = at(one, 0), .receives = true, .sends = true, .ranks = 2});
-    ms_collective_called(FAKE_STREAM);
-    CHECK(ms_allocation_backing(one)->backed_bytes == 0 && fake.work_count == 0);
-}
+        .read = at(one, 0), .written = at(one, 0), .receives = true, .sends = true, .ranks = 2}),
+    ms_collective_called(FAKE_STREAM),
+    IS(ms_allocation_backing(one)->backed_bytes == 0 && fake.work_count == 0))

@@ -8,13 +8,13 @@
 #include "runtime/shard/shard.h"
 #include "tests/unit/fake_driver.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { MOST = 1024 };
 
 static unsigned told, told_ranks, told_rank; /* those of the last one */
 static bool told_split, is_known;            /* a plan waits for it, whatever it is */
-bool __real_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
-bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
+WRAPS(ms_shard_add_communicator, ms_prefetch_prepare);
 bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
 {
     told++;
@@ -25,7 +25,6 @@ bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_spl
 }
 
 static unsigned prepared, first;
-void __wrap_ms_prefetch_prepare(bool is_first);
 void __wrap_ms_prefetch_prepare(bool is_first)
 {
     prepared++;
@@ -75,14 +74,10 @@ MS_TEST(a_communicator_is_found_until_it_is_forgotten)
     CHECK(rank_of(handle_of(1)) == 1 && rank_of(handle_of(2)) == 2);
 }
 
-MS_TEST(a_handle_that_is_used_again_is_the_new_one)
-{
-    set(5);
-    ms_communicator_set(handle_of(5), &(struct ms_communicator){2, 1, false, MS_MET});
-    CHECK_EQ(rank_of(handle_of(5)), 1);
-    ms_communicator_set(handle_of(5), NULL);
-    CHECK_EQ(rank_of(handle_of(5)), -1);
-}
+STORY_ALONE(a_handle_that_is_used_again_is_the_new_one, set(5),
+            ms_communicator_set(handle_of(5), &(struct ms_communicator){2, 1, false, MS_MET}),
+            EQUALS(rank_of(handle_of(5)), 1), ms_communicator_set(handle_of(5), NULL),
+            EQUALS(rank_of(handle_of(5)), -1))
 
 MS_TEST(a_communicator_beyond_the_table_is_not_found)
 {
@@ -95,26 +90,20 @@ MS_TEST(a_communicator_beyond_the_table_is_not_found)
     CHECK(rank_of(handle_of(MOST)) == MOST && rank_of(handle_of(MOST - 1)) == MOST - 1);
 }
 
-MS_TEST(the_first_of_the_plans_size_gives_it_its_rank)
-{
-    read_plan();
-    ms_communicator_set(handle_of(0), &(struct ms_communicator){3, 1, true, MS_MADE});
-    ms_communicator_set(handle_of(1), &(struct ms_communicator){2, 1, true, MS_MET});
-    CHECK(!ms_shard_is_active());
-    ms_communicator_set(handle_of(2), &(struct ms_communicator){2, 1, true, MS_MADE});
-    CHECK(ms_shard_is_active());
-}
+STORY_ALONE(the_first_of_the_plans_size_gives_it_its_rank, read_plan(),
+            ms_communicator_set(handle_of(0), &(struct ms_communicator){3, 1, true, MS_MADE}),
+            ms_communicator_set(handle_of(1), &(struct ms_communicator){2, 1, true, MS_MET}),
+            IS(!ms_shard_is_active()),
+            ms_communicator_set(handle_of(2), &(struct ms_communicator){2, 1, true, MS_MADE}),
+            IS(ms_shard_is_active()))
 
-MS_TEST(a_communicator_without_a_rank_gives_none)
-{
-    read_plan();
-    ms_communicator_set(handle_of(0), &(struct ms_communicator){2, -1, true, MS_MADE});
-    ms_communicator_set(handle_of(1), &(struct ms_communicator){-1, 0, true, MS_MADE});
-    ms_communicator_set(handle_of(2), &(struct ms_communicator){0, 0, true, MS_MADE});
-    CHECK(!ms_shard_is_active());
-    ms_communicator_set(handle_of(3), &(struct ms_communicator){2, 0, true, MS_MADE});
-    CHECK(ms_shard_is_active());
-}
+STORY_ALONE(a_communicator_without_a_rank_gives_none, read_plan(),
+            ms_communicator_set(handle_of(0), &(struct ms_communicator){2, -1, true, MS_MADE}),
+            ms_communicator_set(handle_of(1), &(struct ms_communicator){-1, 0, true, MS_MADE}),
+            ms_communicator_set(handle_of(2), &(struct ms_communicator){0, 0, true, MS_MADE}),
+            IS(!ms_shard_is_active()),
+            ms_communicator_set(handle_of(3), &(struct ms_communicator){2, 0, true, MS_MADE}),
+            IS(ms_shard_is_active()))
 
 /* The first plan that comes into force is prepared as such, and a later one as another. */
 MS_TEST(a_plan_is_told_of_what_its_rank_may_be)

@@ -129,15 +129,13 @@ MS_TEST_BETWEEN(start, end, a_receive_without_a_sink_is_whole)
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(BYTES - 1) == MS_RESIDENT);
 }
 
-MS_TEST(a_granule_that_is_shared_is_kept_whole)
-{
-    start_with(5 * FAKE_GRANULE);
-    CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE);
-    queue_and_write();
-    CHECK(kind_at(3 * FAKE_GRANULE - 1) == MS_RESIDENT && kind_at(3 * FAKE_GRANULE) == MS_ABSENT);
-    end();
-}
+STORY_ALONE(a_granule_that_is_shared_is_kept_whole, start_with(5 * FAKE_GRANULE),
+            EQUALS(prepare(), CUDA_SUCCESS),
+            EQUALS(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE),
+            queue_and_write(),
+            IS(kind_at(3 * FAKE_GRANULE - 1) == MS_RESIDENT &&
+               kind_at(3 * FAKE_GRANULE) == MS_ABSENT),
+            end())
 
 MS_TEST_BETWEEN(start, end, a_receive_goes_to_memory_that_is_there)
 {
@@ -222,13 +220,9 @@ MS_TEST_BETWEEN(start, end, a_kernel_meets_no_sink)
     CHECK(!is_memory(HALF) && !is_memory(BYTES - 1));
 }
 
-MS_TEST_AFTER(start, the_allocation_may_go_before_the_broadcast_is_queued)
-{
-    CHECK_EQ(prepare(), CUDA_SUCCESS);
-    fake_allocation_free(allocation);
-    ms_receive_queued(&receive, FAKE_STREAM);
-    fake_check_empty();
-}
+STORY_AFTER(start, the_allocation_may_go_before_the_broadcast_is_queued,
+            EQUALS(prepare(), CUDA_SUCCESS), fake_allocation_free(allocation),
+            ms_receive_queued(&receive, FAKE_STREAM), fake_check_empty())
 
 MS_TEST_BETWEEN(start, end, the_event_of_a_broadcast_is_for_the_allocation_that_received)
 {
@@ -367,17 +361,11 @@ MS_TEST(each_range_has_its_own_place_in_the_store)
     end();
 }
 
-MS_TEST(a_receive_that_cannot_be_lent_memory_gets_its_own)
-{
-    start_passing();
-    fake_fail(FAKE_mem_map, 1, CUDA_ERROR_NOT_SUPPORTED);
-    CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK(receive.park.count == 0 && receive.sink != NULL);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
-    queue_and_write();
-    CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
-    end();
-}
+STORY_ALONE(a_receive_that_cannot_be_lent_memory_gets_its_own, start_passing(),
+            fake_fail(FAKE_mem_map, 1, CUDA_ERROR_NOT_SUPPORTED), EQUALS(prepare(), CUDA_SUCCESS),
+            IS(receive.park.count == 0 && receive.sink != NULL),
+            EQUALS(ms_allocation_backing(allocation)->backed_bytes, HALF), queue_and_write(),
+            IS(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT), end())
 
 /* --- without a plan */
 

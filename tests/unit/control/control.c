@@ -89,8 +89,11 @@ static enum fails fails;
 static int sockets, connect_error, accept_error, receive_error;
 static unsigned naps, accepted, received;
 
-int __real_socket(int family, int type, int protocol);
-int __wrap_socket(int family, int type, int protocol);
+WRAPS(socket, fchmod, listen, connect, accept4, recv);
+WRAPS(nanosleep, poll, ms_pages_grow, ms_pages_cleanup, ms_suspension_begin, ms_suspension_end);
+WRAPS(ms_settle_now, ms_prefetch_arrive, ms_plan_read, ms_shard_describe, ms_quiesce_start);
+WRAPS(ms_transfer_cancel, ms_transfer_let_cancel, clock_gettime, ms_thread_create, atexit, eventfd);
+WRAPS(pthread_timedjoin_np);
 int __wrap_socket(int family, int type, int protocol)
 {
     /* The shim's own do not block. */
@@ -101,16 +104,12 @@ int __wrap_socket(int family, int type, int protocol)
     return __real_socket(family, type, protocol);
 }
 
-int __real_fchmod(int file, mode_t mode);
-int __wrap_fchmod(int file, mode_t mode);
 int __wrap_fchmod(int file, mode_t mode)
 {
     errno = ENOBUFS;
     return fails == FAIL_MODE ? -1 : __real_fchmod(file, mode);
 }
 
-int __real_listen(int socket, int backlog);
-int __wrap_listen(int socket, int backlog);
 int __wrap_listen(int socket, int backlog)
 {
     if (fails != FAIL_LISTEN && fails != FAIL_LISTEN_AND_GO)
@@ -121,8 +120,6 @@ int __wrap_listen(int socket, int backlog)
     return -1;
 }
 
-int __real_connect(int socket, const struct sockaddr *address, socklen_t bytes);
-int __wrap_connect(int socket, const struct sockaddr *address, socklen_t bytes);
 int __wrap_connect(int socket, const struct sockaddr *address, socklen_t bytes)
 {
     if (connect_error == 0)
@@ -131,8 +128,6 @@ int __wrap_connect(int socket, const struct sockaddr *address, socklen_t bytes)
     return -1;
 }
 
-int __real_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int flags);
-int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int flags);
 int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int flags)
 {
     accepted++;
@@ -143,8 +138,6 @@ int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int f
 }
 
 /* The next one that the shim makes fails. */
-ssize_t __real_recv(int socket, void *buffer, size_t bytes, int flags);
-ssize_t __wrap_recv(int socket, void *buffer, size_t bytes, int flags);
 ssize_t __wrap_recv(int socket, void *buffer, size_t bytes, int flags)
 {
     received++;
@@ -155,7 +148,6 @@ ssize_t __wrap_recv(int socket, void *buffer, size_t bytes, int flags)
     return -1;
 }
 
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     CHECK(left == NULL && time->tv_sec == 0 && time->tv_nsec == 50000000);
@@ -168,8 +160,6 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 static int waited_ms, looks_left = INT_MAX;
 static nfds_t waited_count;
 static void (*on_look)(int left);
-int __real_poll(struct pollfd *polled, nfds_t count, int ms);
-int __wrap_poll(struct pollfd *polled, nfds_t count, int ms);
 int __wrap_poll(struct pollfd *polled, nfds_t count, int ms)
 {
     waited_ms = ms;
@@ -195,8 +185,6 @@ static bool pages_fail;
 static size_t watched_bytes;
 static void *watched;
 static unsigned plans_given_back;
-bool __real_ms_pages_grow(struct ms_pages *pages, size_t bytes);
-bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes);
 bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes)
 {
     if (pages_fail || !__real_ms_pages_grow(pages, bytes))
@@ -206,8 +194,6 @@ bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes)
     return true;
 }
 
-void __real_ms_pages_cleanup(struct ms_pages *pages);
-void __wrap_ms_pages_cleanup(struct ms_pages *pages);
 void __wrap_ms_pages_cleanup(struct ms_pages *pages)
 {
     plans_given_back += pages->memory != NULL && pages->memory == watched;
@@ -219,8 +205,6 @@ static unsigned begun, ended, settled, quiesced, cancelled, let_cancel, arrived;
 static bool is_faked, is_refused, arrived_first, arrived_fetches;
 static char begun_folder[MS_PATH_BYTES + 64], begun_order[64];
 static time_t suspending_s; /* how long a suspension takes */
-bool __real_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault);
-bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault);
 bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault)
 {
     begun++;
@@ -233,8 +217,6 @@ bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct
     return is_refused ? ms_fault_set(fault, "begin is refused") : true;
 }
 
-bool __real_ms_suspension_end(struct ms_fault *fault);
-bool __wrap_ms_suspension_end(struct ms_fault *fault);
 bool __wrap_ms_suspension_end(struct ms_fault *fault)
 {
     ended++;
@@ -243,14 +225,12 @@ bool __wrap_ms_suspension_end(struct ms_fault *fault)
     return is_refused ? ms_fault_set(fault, "end is refused") : true;
 }
 
-void __wrap_ms_settle_now(const char *why);
 void __wrap_ms_settle_now(const char *why)
 {
     CHECK(strcmp(why, "the control socket asked for it") == 0);
     settled++;
 }
 
-void __wrap_ms_prefetch_arrive(bool is_first, bool fetches);
 void __wrap_ms_prefetch_arrive(bool is_first, bool fetches)
 {
     arrived++;
@@ -259,8 +239,6 @@ void __wrap_ms_prefetch_arrive(bool is_first, bool fetches)
 }
 
 static unsigned reads; /* of the plan's file */
-bool __real_ms_plan_read(const char *name, struct ms_plan **plan_out, struct ms_fault *fault);
-bool __wrap_ms_plan_read(const char *name, struct ms_plan **plan_out, struct ms_fault *fault);
 bool __wrap_ms_plan_read(const char *name, struct ms_plan **plan_out, struct ms_fault *fault)
 {
     reads++;
@@ -268,8 +246,6 @@ bool __wrap_ms_plan_read(const char *name, struct ms_plan **plan_out, struct ms_
 }
 
 static const struct ms_state_plan *described; /* NULL: what there is */
-void __real_ms_shard_describe(struct ms_state_plan *facts_out);
-void __wrap_ms_shard_describe(struct ms_state_plan *facts_out);
 void __wrap_ms_shard_describe(struct ms_state_plan *facts_out)
 {
     __real_ms_shard_describe(facts_out);
@@ -277,27 +253,22 @@ void __wrap_ms_shard_describe(struct ms_state_plan *facts_out)
         *facts_out = *described;
 }
 
-void __wrap_ms_quiesce_start(void);
 void __wrap_ms_quiesce_start(void)
 {
     quiesced++;
 }
 
-void __wrap_ms_transfer_cancel(void);
 void __wrap_ms_transfer_cancel(void)
 {
     cancelled++;
 }
 
-void __wrap_ms_transfer_let_cancel(void);
 void __wrap_ms_transfer_let_cancel(void)
 {
     let_cancel++;
 }
 
 static const struct timespec *stopped; /* where the clock stands that the shim sees */
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
     const int result = __real_clock_gettime(clock, now);
@@ -839,13 +810,9 @@ MS_TEST_AFTER(start, a_request_with_a_nul_is_refused_whatever_stands_before_it)
     ms_control_close();
 }
 
-MS_TEST_AFTER(start, a_folder_that_is_named_has_a_name)
-{
-    is_faked = true;
-    must_answer(connect_client(), "suspend \n", NO_REQUEST);
-    CHECK_EQ(begun, 0);
-    ms_control_close();
-}
+STORY_AFTER(start, a_folder_that_is_named_has_a_name, is_faked = true,
+            must_answer(connect_client(), "suspend \n", NO_REQUEST), EQUALS(begun, 0),
+            ms_control_close())
 
 MS_TEST_AFTER(start, a_line_that_is_no_request_ends_the_connection)
 {
@@ -1051,7 +1018,6 @@ static void (*at_end)(void);
 static bool catches_end, end_fails, wake_fails, is_stuck;
 static int thread_error;
 
-int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
 int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
 {
     CHECK(argument == NULL);
@@ -1061,8 +1027,6 @@ int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *a
     return thread_error;
 }
 
-int __real_atexit(void (*function)(void));
-int __wrap_atexit(void (*function)(void));
 int __wrap_atexit(void (*function)(void))
 {
     if (!catches_end)
@@ -1071,15 +1035,12 @@ int __wrap_atexit(void (*function)(void))
     return end_fails;
 }
 
-int __real_eventfd(unsigned value, int flags);
-int __wrap_eventfd(unsigned value, int flags);
 int __wrap_eventfd(unsigned value, int flags)
 {
     errno = EMFILE;
     return wake_fails ? -1 : __real_eventfd(value, flags);
 }
 
-int __wrap_pthread_timedjoin_np(pthread_t joined, void **result, const struct timespec *until);
 int __wrap_pthread_timedjoin_np(pthread_t joined, void **result, const struct timespec *until)
 {
     struct timespec now;
@@ -1127,17 +1088,10 @@ MS_TEST_AFTER(make_folder, nothing_is_started_that_nobody_asked_for)
     CHECK_EQ(open_descriptors(), open_before);
 }
 
-MS_TEST_AFTER(make_folder, a_plan_is_read_at_the_start)
-{
-    write_plan(a_plan, 1, 1);
-    start_thread(true, false);
-    CHECK(plans() == 1 && thread != NULL && quiesced == 0);
-    look(30);
-    CHECK(plans() == 1 && lines == 0 && let_cancel == 1);
-    CHECK(waited_ms == 250 && waited_count == 2);
-    at_end();
-    CHECK(lines == 0 && cancelled == 1);
-}
+STORY_AFTER(make_folder, a_plan_is_read_at_the_start, write_plan(a_plan, 1, 1),
+            start_thread(true, false), IS(plans() == 1 && thread != NULL && quiesced == 0),
+            look(30), IS(plans() == 1 && lines == 0 && let_cancel == 1),
+            IS(waited_ms == 250 && waited_count == 2), at_end(), IS(lines == 0 && cancelled == 1))
 
 /* When two looks find it the same. */
 MS_TEST_AFTER(make_folder, a_plan_that_comes_later_is_read_when_it_is_whole)
@@ -1191,47 +1145,26 @@ MS_TEST_AFTER(make_folder, a_plan_with_a_fault_is_refused_when_it_stays_so)
 }
 
 /* A writer that goes on after the second look. */
-MS_TEST_AFTER(make_folder, a_plan_that_is_refused_at_the_start_is_told_of_once)
-{
-    write_plan("{", 1, 1);
-    start_thread(true, false);
-    CHECK_EQ(lines, 1);
-    must_say("METASHARD_PLAN: ", moved);
-    look(50);
-    at_end();
-    CHECK_EQ(lines, 0);
-}
+STORY_AFTER(make_folder, a_plan_that_is_refused_at_the_start_is_told_of_once, write_plan("{", 1, 1),
+            start_thread(true, false), EQUALS(lines, 1), must_say("METASHARD_PLAN: ", moved),
+            look(50), at_end(), EQUALS(lines, 0))
 
-MS_TEST_AFTER(make_folder, a_plan_that_was_never_read_is_told_of)
-{
-    start_thread(true, false);
-    at_end();
-    must_say("METASHARD_PLAN: no plan was read from", "before the process ended: No such file");
-    write_plan(a_plan, 1, 1);
-    at_end();
-    must_say("METASHARD_PLAN: no plan was read from", "before the process ended: it came too late");
-    CHECK_EQ(logged_level, MS_WARN);
-}
+STORY_AFTER(make_folder, a_plan_that_was_never_read_is_told_of, start_thread(true, false), at_end(),
+            must_say("METASHARD_PLAN: no plan was read from",
+                     "before the process ended: No such file"),
+            write_plan(a_plan, 1, 1), at_end(),
+            must_say("METASHARD_PLAN: no plan was read from",
+                     "before the process ended: it came too late"),
+            EQUALS(logged_level, MS_WARN))
 
-MS_TEST_AFTER(make_folder, a_relative_name_is_of_the_folder_at_the_start)
-{
-    CHECK_EQ(chdir(folder), 0);
-    strcpy(ms_config.plan_path, "moved");
-    start_thread(false, false);
-    CHECK_EQ(chdir("/"), 0);
-    write_plan(a_plan, 1, 1);
-    look(2);
-    CHECK_EQ(plans(), 1);
-}
+STORY_AFTER(make_folder, a_relative_name_is_of_the_folder_at_the_start, EQUALS(chdir(folder), 0),
+            strcpy(ms_config.plan_path, "moved"), start_thread(false, false), EQUALS(chdir("/"), 0),
+            write_plan(a_plan, 1, 1), look(2), EQUALS(plans(), 1))
 
-MS_TEST_AFTER(make_folder, the_thread_is_made_ready_if_a_plan_may_hold_the_program_up)
-{
-    ms_config.plan_mode = MS_ENFORCE;
-    start_thread(false, false);
-    CHECK(quiesced == 0 && thread == NULL);
-    start_thread(true, false);
-    CHECK(quiesced == 1 && thread != NULL);
-}
+STORY_AFTER(make_folder, the_thread_is_made_ready_if_a_plan_may_hold_the_program_up,
+            ms_config.plan_mode = MS_ENFORCE, start_thread(false, false),
+            IS(quiesced == 0 && thread == NULL), start_thread(true, false),
+            IS(quiesced == 1 && thread != NULL))
 
 MS_TEST_AFTER(make_folder, a_socket_is_served_until_the_process_ends)
 {

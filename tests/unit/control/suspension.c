@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/collective/collective.h"
 #include "runtime/fill/suspend.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -20,10 +21,7 @@ static bool refuses, is_in_group;
 static CUresult taking_back;
 static uint64_t own_bytes;
 
-bool __wrap_ms_suspend(const char *into, struct ms_suspended *told_out, struct ms_fault *fault);
-CUresult __wrap_ms_suspend_take_back(void);
-bool __wrap_ms_collective_is_in_group(void);
-struct ms_space_sums __wrap_ms_space_sums(CUdevice device);
+WRAPS(ms_suspend, ms_suspend_take_back, ms_collective_is_in_group, ms_space_sums);
 
 bool __wrap_ms_suspend(const char *into, struct ms_suspended *told_out, struct ms_fault *fault)
 {
@@ -97,15 +95,10 @@ SUSPENSION_TEST(a_suspension_tells_how_much_memory_stays_in_use)
     fake.physical_bytes = 0;
 }
 
-SUSPENSION_TEST(a_suspension_without_allocations_asks_no_device)
-{
-    fake_allocation_free(allocation);
-    fake.physical_bytes = 100;
-    must_tell(0);
-    CHECK_EQ(fake.calls[FAKE_mem_get_info], 0);
-    fake.physical_bytes = 0;
-    allocation = fake_allocation(FAKE_GRANULE);
-}
+STORY_BETWEEN(start, end, a_suspension_without_allocations_asks_no_device,
+              fake_allocation_free(allocation), fake.physical_bytes = 100, must_tell(0),
+              EQUALS(fake.calls[FAKE_mem_get_info], 0), fake.physical_bytes = 0,
+              allocation = fake_allocation(FAKE_GRANULE))
 
 SUSPENSION_TEST(the_text_is_cut)
 {
@@ -146,19 +139,12 @@ SUSPENSION_TEST(a_folder_is_one_that_can_be_written_by_its_whole_path)
     CHECK_EQ(rmdir(made), 0);
 }
 
-SUSPENSION_TEST(a_suspension_fails_while_a_group_is_open)
-{
-    is_in_group = true;
-    must_refuse(NULL, "an NCCL group of the program is open");
-}
+STORY_BETWEEN(start, end, a_suspension_fails_while_a_group_is_open, is_in_group = true,
+              must_refuse(NULL, "an NCCL group of the program is open"))
 
-SUSPENSION_TEST(a_process_that_cannot_be_suspended_says_why)
-{
-    refuses = true;
-    text[0] = '\0';
-    CHECK(!ms_suspension_begin(NULL, text, sizeof(text), &fault));
-    CHECK(strcmp(fault.text, "it cannot be suspended") == 0 && text[0] == '\0');
-}
+STORY_BETWEEN(start, end, a_process_that_cannot_be_suspended_says_why, refuses = true,
+              text[0] = '\0', IS(!ms_suspension_begin(NULL, text, sizeof(text), &fault)),
+              IS(strcmp(fault.text, "it cannot be suspended") == 0 && text[0] == '\0'))
 
 SUSPENSION_TEST(a_resumption_says_why_memory_cannot_come_back)
 {

@@ -3,6 +3,7 @@
 
 #include "tests/unit/fake_driver.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 #define OTHER ((CUcontext)2)
 
@@ -107,35 +108,20 @@ static void check_any_is_pageable(bool expected, int times)
     CHECK_EQ(asked, times);
 }
 
-MS_TEST(no_device_reaches_pageable_memory)
-{
-    have_devices(3, MS_MAX_DEVICES);
-    check_any_is_pageable(false, 4);
-}
+STORY_ALONE(no_device_reaches_pageable_memory, have_devices(3, MS_MAX_DEVICES),
+            check_any_is_pageable(false, 4))
 
-MS_TEST(the_first_device_that_reaches_pageable_memory_decides)
-{
-    have_devices(4, 1);
-    check_any_is_pageable(true, 2);
-}
+STORY_ALONE(the_first_device_that_reaches_pageable_memory_decides, have_devices(4, 1),
+            check_any_is_pageable(true, 2))
 
-MS_TEST(all_devices_are_asked_whether_they_reach_pageable_memory)
-{
-    have_devices(MS_MAX_DEVICES, MS_MAX_DEVICES);
-    check_any_is_pageable(false, MS_MAX_DEVICES);
-}
+STORY_ALONE(all_devices_are_asked_whether_they_reach_pageable_memory,
+            have_devices(MS_MAX_DEVICES, MS_MAX_DEVICES),
+            check_any_is_pageable(false, MS_MAX_DEVICES))
 
-MS_TEST(the_last_device_may_be_the_one_that_reaches_pageable_memory)
-{
-    have_devices(MS_MAX_DEVICES, MS_MAX_DEVICES - 1);
-    check_any_is_pageable(true, MS_MAX_DEVICES);
-}
+STORY_ALONE(the_last_device_may_be_the_one_that_reaches_pageable_memory,
+            have_devices(MS_MAX_DEVICES, MS_MAX_DEVICES - 1),
+            check_any_is_pageable(true, MS_MAX_DEVICES))
 
-MS_TEST(a_driver_that_does_not_tell_yet_is_asked_again)
-{
-    have_devices(1, MS_MAX_DEVICES);
-    attribute_result = CUDA_ERROR_NOT_INITIALIZED;
-    check_any_is_pageable(true, 2);
-    attribute_result = CUDA_SUCCESS;
-    check_any_is_pageable(false, 4);
-}
+STORY_ALONE(a_driver_that_does_not_tell_yet_is_asked_again, have_devices(1, MS_MAX_DEVICES),
+            attribute_result = CUDA_ERROR_NOT_INITIALIZED, check_any_is_pageable(true, 2),
+            attribute_result = CUDA_SUCCESS, check_any_is_pageable(false, 4))

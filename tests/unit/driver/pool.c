@@ -230,10 +230,5 @@ MS_TEST_AFTER(fake_start, a_pool_of_no_device_that_there_may_be_is_none)
     CHECK_EQ(ms_pool_trim(other, MIB), MIB);
 }
 
-MS_TEST_AFTER(fake_start, a_pool_without_a_record_is_the_drivers)
-{
-    may_make = 0;
-    CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);
-    ms_pool_set_shared(FAKE_POOL);
-    CHECK_EQ(live, 0);
-}
+STORY_AFTER(fake_start, a_pool_without_a_record_is_the_drivers, may_make = 0,
+            IS(ms_pool_find(FAKE_POOL, 0) == NULL), ms_pool_set_shared(FAKE_POOL), EQUALS(live, 0))

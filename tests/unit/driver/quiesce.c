@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { PATIENCE_MS = 60000 };
 
@@ -66,11 +67,8 @@ MS_TEST(calls_from_before_counting_get_longer_and_once)
     CHECK_EQ(slept_by_one(), 10);
 }
 
-MS_TEST(a_call_gets_no_longer_where_all_calls_are_counted)
-{
-    ms_quiesce_start();
-    CHECK_EQ(slept_by_one(), 10);
-}
+STORY_ALONE(a_call_gets_no_longer_where_all_calls_are_counted, ms_quiesce_start(),
+            EQUALS(slept_by_one(), 10))
 
 MS_TEST(a_call_waits_for_the_end)
 {

@@ -171,7 +171,7 @@ MS_TEST(copies_have_the_limit_of_snapshots)
 
 static bool is_own_table = true;
 
-bool __wrap_ms_file_thread_has_own_table(void);
+WRAPS(ms_file_thread_has_own_table);
 
 bool __wrap_ms_file_thread_has_own_table(void)
 {

@@ -199,11 +199,7 @@ static void read_with(unsigned thread_count)
 }
 
 /* Those that read past the page cache have a descriptor for each file, too. */
-MS_TEST_AFTER(make_sources, readers_past_the_page_cache_get_right_bytes)
-{
-    read_with(1);
-    read_with(16);
-}
+STORY_AFTER(make_sources, readers_past_the_page_cache_get_right_bytes, read_with(1), read_with(16))
 
 MS_TEST_AFTER(make_sources, reads_of_cold_files_get_right_bytes)
 {
@@ -267,11 +263,8 @@ MS_TEST(a_file_that_was_replaced)
     check_change(replace, false);
 }
 
-MS_TEST(a_file_that_was_deleted)
-{
-    check_change(delete_file, false);
-    CHECK(count_log_lines("ulimit -n") > 0);
-}
+STORY_ALONE(a_file_that_was_deleted, check_change(delete_file, false),
+            IS(count_log_lines("ulimit -n") > 0))
 
 /* One that cannot be opened again is kept, while there are descriptors. */
 MS_TEST_AFTER(make_sources, a_file_without_a_name_is_kept)

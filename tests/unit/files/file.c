@@ -129,16 +129,10 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
     CHECK_EQ(live, pieces - 1);
 }
 
-MS_TEST_AFTER(start, the_lease_of_a_source_goes_with_its_descriptor)
-{
-    ms_file_drop(file.opened);
-    ms_config.leases = true;
-    file.opened = open_source();
-    needs_lease(ms_lease_any(), file.path);
-    CHECK(ms_file_thread_call(let_go, file.opened));
-    CHECK(!ms_lease_any());
-    ms_file_drop(file.opened);
-}
+STORY_AFTER(start, the_lease_of_a_source_goes_with_its_descriptor, ms_file_drop(file.opened),
+            ms_config.leases = true, file.opened = open_source(),
+            needs_lease(ms_lease_any(), file.path), IS(ms_file_thread_call(let_go, file.opened)),
+            IS(!ms_lease_any()), ms_file_drop(file.opened))
 
 /* --- descriptors that are not kept */
 
@@ -370,13 +364,8 @@ static void lock_file(int kind)
     CHECK_EQ(fcntl(file.descriptor, F_SETLK, &lock), 0);
 }
 
-MS_TEST_AFTER(start, locks_end_only_in_the_program_s_own_table)
-{
-    CHECK(!ends_locks());
-    needs_own_table(ms_file_thread_has_own_table());
-    lock_file(F_RDLCK);
-    CHECK(!ends_locks());
-}
+STORY_AFTER(start, locks_end_only_in_the_program_s_own_table, IS(!ends_locks()),
+            needs_own_table(ms_file_thread_has_own_table()), lock_file(F_RDLCK), IS(!ends_locks()))
 
 MS_TEST(locks_end_where_there_is_no_other_table)
 {
@@ -392,15 +381,12 @@ MS_TEST(locks_end_where_there_is_no_other_table)
 
 static int has_table = -1, has_room = -1; /* -1: as it is */
 
-bool __real_ms_file_thread_has_own_table(void);
-bool __wrap_ms_file_thread_has_own_table(void);
+WRAPS(ms_file_thread_has_own_table, ms_descriptor_leaves_room);
 bool __wrap_ms_file_thread_has_own_table(void)
 {
     return has_table >= 0 ? has_table : __real_ms_file_thread_has_own_table();
 }
 
-bool __real_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
-bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
 bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four)
 {
     return has_room >= 0 ? has_room : __real_ms_descriptor_leaves_room(descriptor, of_four);

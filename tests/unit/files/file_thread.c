@@ -19,6 +19,7 @@
 #include "tests/unit/files/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /* close_range(2), on all machines. */
 enum { CLOSE_RANGE = 436 };
@@ -112,18 +113,11 @@ static void check_own_table(void)
     ms_file_thread_call(close_inside, &descriptor);
 }
 
-MS_TEST(the_file_thread_shares_no_descriptors_with_the_program)
-{
-    needs_own_table(has_own_table());
-    check_own_table();
-}
+STORY_ALONE(the_file_thread_shares_no_descriptors_with_the_program,
+            needs_own_table(has_own_table()), check_own_table())
 
-MS_TEST(the_file_thread_shares_no_descriptors_before_linux_5_9)
-{
-    deny(CLOSE_RANGE, ENOSYS);
-    needs_own_table(has_own_table());
-    check_own_table();
-}
+STORY_ALONE(the_file_thread_shares_no_descriptors_before_linux_5_9, deny(CLOSE_RANGE, ENOSYS),
+            needs_own_table(has_own_table()), check_own_table())
 
 MS_TEST(the_file_thread_works_without_a_table_of_its_own)
 {
@@ -179,18 +173,12 @@ MS_TEST(pipes_of_the_program_are_not_held_open)
     check_pipe_is_not_held(0);
 }
 
-MS_TEST(pipes_of_the_program_are_not_held_open_before_linux_5_9)
-{
-    deny(CLOSE_RANGE, ENOSYS);
-    check_pipe_is_not_held(0);
-}
+STORY_ALONE(pipes_of_the_program_are_not_held_open_before_linux_5_9, deny(CLOSE_RANGE, ENOSYS),
+            check_pipe_is_not_held(0))
 
 /* More than the kernel lists at once. */
-MS_TEST(the_last_of_many_pipes_is_not_held_open_before_linux_5_9)
-{
-    deny(CLOSE_RANGE, ENOSYS);
-    check_pipe_is_not_held(300);
-}
+STORY_ALONE(the_last_of_many_pipes_is_not_held_open_before_linux_5_9, deny(CLOSE_RANGE, ENOSYS),
+            check_pipe_is_not_held(300))
 
 static void *open_in_thread(void *argument)
 {

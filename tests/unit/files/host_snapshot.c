@@ -5,10 +5,11 @@
 #include "runtime/state/counters.h"
 #include "tests/unit/counted_pages.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 static struct ms_headroom host = {UINT64_MAX, "the test"};
 static int asked;
-struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+WRAPS(ms_headroom_find, madvise);
 struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
 {
     CHECK_EQ(kind, MS_HEADROOM_MEMORY);
@@ -89,17 +90,11 @@ MS_TEST(snapshots_have_so_many_bytes_at_most)
     CHECK_EQ(live, 0);
 }
 
-MS_TEST(a_snapshot_that_gets_no_memory_counts_for_nothing)
-{
-    ms_host_snapshot_set_limit(100);
-    may_make = 0;
-    CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED) == NULL);
-    CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_ANY) == NULL);
-    CHECK_EQ(snapshot_bytes(), 0);
-    may_make = 1;
-    ms_host_snapshot_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
-    CHECK_EQ(live, 0);
-}
+STORY_ALONE(a_snapshot_that_gets_no_memory_counts_for_nothing, ms_host_snapshot_set_limit(100),
+            may_make = 0, IS(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED) == NULL),
+            IS(ms_host_snapshot_create(100, MS_SNAPSHOT_ANY) == NULL), EQUALS(snapshot_bytes(), 0),
+            may_make = 1, ms_host_snapshot_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED)),
+            EQUALS(live, 0))
 
 /* The last advice. */
 static struct {
@@ -107,8 +102,6 @@ static struct {
     int advice, count;
 } advised;
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __wrap_madvise(void *address, size_t bytes, int advice);
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
     if (advice == MADV_HUGEPAGE) {

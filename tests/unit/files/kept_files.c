@@ -110,24 +110,15 @@ static void check_both(void)
     check_found();
 }
 
-MS_TEST_AFTER(set_up, a_copy_finds_a_file_that_was_read)
-{
-    ms_reads_note(file.descriptor, memory, BYTES, 0, 0);
-    check_both();
-}
+STORY_AFTER(set_up, a_copy_finds_a_file_that_was_read,
+            ms_reads_note(file.descriptor, memory, BYTES, 0, 0), check_both())
 
-MS_TEST_AFTER(set_up, a_copy_finds_a_file_that_was_read_unseen)
-{
-    ms_reads_note_open(file.descriptor);
-    check_both();
-}
+STORY_AFTER(set_up, a_copy_finds_a_file_that_was_read_unseen, ms_reads_note_open(file.descriptor),
+            check_both())
 
-MS_TEST_AFTER(set_up, a_copy_finds_a_file_that_is_mapped)
-{
-    CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file.descriptor, 0) != MAP_FAILED);
-    atomic_fetch_add(&ms_hot.mapped, 1);
-    check_both();
-}
+STORY_AFTER(set_up, a_copy_finds_a_file_that_is_mapped,
+            IS(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file.descriptor, 0) != MAP_FAILED),
+            atomic_fetch_add(&ms_hot.mapped, 1), check_both())
 
 MS_TEST_AFTER(set_up, a_copy_finds_a_mapped_file_that_has_changed_since)
 {

@@ -605,11 +605,8 @@ MS_TEST(a_file_is_found_among_many_shared_mappings)
     check_among_many_shared();
 }
 
-MS_TEST(a_file_is_found_among_many_shared_mappings_by_reading)
-{
-    deny(SYS_ioctl, ENOTTY);
-    check_among_many_shared();
-}
+STORY_ALONE(a_file_is_found_among_many_shared_mappings_by_reading, deny(SYS_ioctl, ENOTTY),
+            check_among_many_shared())
 
 /* --- pages that a handler of the program gives (userfaultfd), which are not the file's */
 
@@ -748,11 +745,8 @@ MS_TEST(a_file_in_memory_that_nobody_has_touched_is_a_source)
 }
 
 /* Before Linux 5.14. */
-MS_TEST(an_untouched_file_in_memory_is_a_source_before_linux_5_14)
-{
-    deny_with(SYS_madvise, 2, 22, EINVAL);
-    check_untouched();
-}
+STORY_ALONE(an_untouched_file_in_memory_is_a_source_before_linux_5_14,
+            deny_with(SYS_madvise, 2, 22, EINVAL), check_untouched())
 
 /* --- files that the program has leased */
 
@@ -852,11 +846,8 @@ MS_TEST(a_peek_sees_nothing_of_unreadable_memory_by_a_denied_call)
     CHECK_EQ(count_open(), before);
 }
 
-MS_TEST(a_peek_sees_nothing_of_unreadable_memory_on_an_older_kernel)
-{
-    deny(SYS_process_vm_readv, ENOSYS);
-    check_peek();
-}
+STORY_ALONE(a_peek_sees_nothing_of_unreadable_memory_on_an_older_kernel,
+            deny(SYS_process_vm_readv, ENOSYS), check_peek())
 
 static struct {
     const unsigned char *address;

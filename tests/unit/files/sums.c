@@ -5,6 +5,7 @@
 
 #include "runtime/files/file_internal.h"
 #include "tests/unit/counted_pages.h"
+#include "tests/unit/between.h"
 
 enum { PART = MS_SUMS_PART, PARTS = 3 };
 
@@ -39,14 +40,8 @@ MS_TEST(the_sum_is_of_a_whole_part_and_says_not_that_it_was_seen)
     CHECK_EQ(ms_sums_make(part), zeros);
 }
 
-MS_TEST(a_file_has_no_sums_at_first)
-{
-    check_sum(0, 0, false);
-    ms_sums_set_seen(&file, 0);
-    check_sum(0, 0, false);
-    ms_sums_cleanup(&file);
-    CHECK_EQ(live, 0);
-}
+STORY_ALONE(a_file_has_no_sums_at_first, check_sum(0, 0, false), ms_sums_set_seen(&file, 0),
+            check_sum(0, 0, false), ms_sums_cleanup(&file), EQUALS(live, 0))
 
 MS_TEST(sums_are_kept_by_their_parts)
 {

@@ -86,6 +86,7 @@ static void answer_times(struct stat *kept, struct statx *asked)
     asked->stx_mtime.tv_sec += pretended.asked_later_s;
 }
 
+WRAPS(nanosleep);
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
@@ -256,8 +257,6 @@ MS_TEST(times_of_whole_seconds_must_be_older)
 static void (*on_sleep)(void);
 static int sleeps;
 
-int __real_nanosleep(const struct timespec *wanted, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left)
 {
     const int result = __real_nanosleep(wanted, left);
@@ -391,12 +390,8 @@ static void check_system(const char *folder)
     CHECK_EQ(source->system.hides_stores, type == TMPFS_MAGIC);
 }
 
-MS_TEST(a_source_knows_its_file_system)
-{
-    check_system("/tmp");
-    skip_without_pagemap();
-    check_system("/dev/shm");
-}
+STORY_ALONE(a_source_knows_its_file_system, check_system("/tmp"), skip_without_pagemap(),
+            check_system("/dev/shm"))
 
 /* A new file, of such a file system. */
 static bool is_source(void)
@@ -564,14 +559,9 @@ MS_TEST(nothing_is_known_of_a_descriptor_without_a_file)
     CHECK(ms_trust_is_in_use(-1, &(struct stat){.st_nlink = 0}));
 }
 
-MS_TEST(a_file_that_nobody_uses_is_a_source)
-{
-    make_file("/tmp");
-    CHECK(find(map(O_RDONLY, PROT_READ, MAP_PRIVATE)) != NULL);
-    skip_without_pagemap();
-    make_file("/dev/shm");
-    CHECK(find(map(O_RDONLY, PROT_READ, MAP_PRIVATE)) != NULL);
-}
+STORY_ALONE(a_file_that_nobody_uses_is_a_source, make_file("/tmp"),
+            IS(find(map(O_RDONLY, PROT_READ, MAP_PRIVATE)) != NULL), skip_without_pagemap(),
+            make_file("/dev/shm"), IS(find(map(O_RDONLY, PROT_READ, MAP_PRIVATE)) != NULL))
 
 static void check_locked(int command, short type)
 {
@@ -591,12 +581,8 @@ static void check_locked(int command, short type)
     CHECK_EQ(status, 0); /* the lock is still held */
 }
 
-MS_TEST(a_locked_file_is_no_source_and_stays_locked)
-{
-    check_locked(F_SETLK, F_RDLCK);
-    check_locked(F_SETLK, F_WRLCK);
-    check_locked(F_OFD_SETLK, F_RDLCK);
-}
+STORY_ALONE(a_locked_file_is_no_source_and_stays_locked, check_locked(F_SETLK, F_RDLCK),
+            check_locked(F_SETLK, F_WRLCK), check_locked(F_OFD_SETLK, F_RDLCK))
 
 MS_TEST(a_lock_on_a_source_stays)
 {
@@ -628,12 +614,8 @@ static void check_writer(const char *folder)
     CHECK(find(address) != NULL);
 }
 
-MS_TEST(a_file_that_is_open_for_writing_is_no_source)
-{
-    check_writer("/tmp");
-    skip_without_pagemap();
-    check_writer("/dev/shm");
-}
+STORY_ALONE(a_file_that_is_open_for_writing_is_no_source, check_writer("/tmp"),
+            skip_without_pagemap(), check_writer("/dev/shm"))
 
 /* Its page is dirty, so a store changes no time; nor does any on tmpfs. */
 static void check_stores_of_another_process(const char *folder)
@@ -656,11 +638,8 @@ static void check_stores_of_another_process(const char *folder)
     CHECK_EQ(waitpid(child, &status, 0), child);
 }
 
-MS_TEST(a_file_that_another_process_can_store_to_is_no_source)
-{
-    check_stores_of_another_process("/tmp");
-    check_stores_of_another_process("/dev/shm");
-}
+STORY_ALONE(a_file_that_another_process_can_store_to_is_no_source,
+            check_stores_of_another_process("/tmp"), check_stores_of_another_process("/dev/shm"))
 
 /* The first store to a page changes the times, unless it was read before, or stored to. */
 static unsigned char *store_unseen(void)
@@ -737,17 +716,12 @@ static void check_seal(unsigned flags, uint32_t type, bool is_sealed)
     close(file);
 }
 
-MS_TEST(a_memory_file_without_a_seal_is_in_use)
-{
-    check_seal(0, TMPFS_MAGIC, false);
-    check_seal(0, TMPFS_MAGIC, true);
-}
+STORY_ALONE(a_memory_file_without_a_seal_is_in_use, check_seal(0, TMPFS_MAGIC, false),
+            check_seal(0, TMPFS_MAGIC, true))
 
-MS_TEST(a_memory_file_of_huge_pages_without_a_seal_is_in_use)
-{
-    check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, false);
-    check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, true);
-}
+STORY_ALONE(a_memory_file_of_huge_pages_without_a_seal_is_in_use,
+            check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, false),
+            check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, true))
 
 /* --- which source it is */
 

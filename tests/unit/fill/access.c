@@ -472,21 +472,18 @@ static void access_from_to(CUdeviceptr from, CUdeviceptr to)
     CHECK_EQ(ms_access(from, to - from, MS_NEED_READ_WRITE), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start_two, end_two, an_access_uses_a_part_of_each_allocation_it_meets)
-{
-    access_from_to(low_one->address + 3 * G, high_one->address);
-    check_backed(1, 0);
-    access_from_to(low_one->address + SIZE, high_one->address + 1);
-    check_backed(1, 1);
-    access_from_to(low_one->address + 3 * G - 1, high_one->address + 2 * G);
-    check_backed(2, 2);
-    CHECK_EQ(ms_access(high_one->address + SIZE, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_SUCCESS);
-    check_backed(2, 2);
-    CHECK_EQ(ms_access(low_one->address + G + 5, 0, MS_NEED_READ_WRITE), CUDA_SUCCESS);
-    check_backed(2, 2);
-    CHECK_EQ(ms_access(low_one->address + G, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_SUCCESS);
-    check_backed(3, 4);
-}
+STORY_BETWEEN(start_two, end_two, an_access_uses_a_part_of_each_allocation_it_meets,
+              access_from_to(low_one->address + 3 * G, high_one->address), check_backed(1, 0),
+              access_from_to(low_one->address + SIZE, high_one->address + 1), check_backed(1, 1),
+              access_from_to(low_one->address + 3 * G - 1, high_one->address + 2 * G),
+              check_backed(2, 2),
+              EQUALS(ms_access(high_one->address + SIZE, SIZE_MAX, MS_NEED_READ_WRITE),
+                     CUDA_SUCCESS),
+              check_backed(2, 2),
+              EQUALS(ms_access(low_one->address + G + 5, 0, MS_NEED_READ_WRITE), CUDA_SUCCESS),
+              check_backed(2, 2),
+              EQUALS(ms_access(low_one->address + G, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_SUCCESS),
+              check_backed(3, 4))
 
 MS_TEST_BETWEEN(start_two, end_two, an_access_uses_nothing_after_a_failure)
 {
@@ -623,7 +620,7 @@ MS_TEST_BETWEEN(start_two, end_two, rows_end_where_they_end)
 /* The exports that were published. */
 static uint64_t exported_ids[4];
 static size_t exported_count;
-void __wrap_ms_state_event(const struct ms_event *event);
+WRAPS(ms_state_event);
 void __wrap_ms_state_event(const struct ms_event *event)
 {
     if (event->kind != MS_EVENT_PIN)

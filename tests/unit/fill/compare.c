@@ -7,6 +7,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
@@ -67,7 +68,7 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
 /* --- an allocation and its shadow */
 
 static uint64_t patience_ms; /* for the device, the last time */
-bool __wrap_ms_order_context_ends_within(CUcontext context, uint64_t ms);
+WRAPS(ms_order_context_ends_within);
 bool __wrap_ms_order_context_ends_within(CUcontext context, uint64_t ms)
 {
     CHECK(context == FAKE_CONTEXT);
@@ -458,13 +459,9 @@ MS_TEST_BETWEEN(start, end, cached_bytes_are_compared_at_the_end_of_the_process)
     fake_allocation_free(other);
 }
 
-MS_TEST_BETWEEN(start, end, a_comparison_without_a_shadow_waits_for_nothing)
-{
-    fake_set(allocation, 0, G, &cached);
-    fake.is_busy = true;
-    ms_compare_finish();
-    check_counts(0, 0, 0, 0);
-}
+STORY_BETWEEN(start, end, a_comparison_without_a_shadow_waits_for_nothing,
+              fake_set(allocation, 0, G, &cached), fake.is_busy = true, ms_compare_finish(),
+              check_counts(0, 0, 0, 0))
 
 MS_TEST_BETWEEN(start, end, a_device_that_stays_busy_is_waited_for_once)
 {

@@ -79,18 +79,10 @@ MS_TEST_AFTER(fake_start, a_free_in_a_stream_ends_when_the_stream_gets_there)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(fake_start, a_context_that_is_gone_is_not_waited_for)
-{
-    bury(FAKE_CONTEXT);
-    bury(OTHER);
-    fake.wait_result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    ms_delayed_free_forget(OTHER);
-    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
-    CHECK_EQ(fake.calls[FAKE_event_create], 0);
-    ms_delayed_free_forget(FAKE_CONTEXT);
-    CHECK(!ms_owns_any());
-    fake_check_empty();
-}
+STORY_AFTER(fake_start, a_context_that_is_gone_is_not_waited_for, bury(FAKE_CONTEXT), bury(OTHER),
+            fake.wait_result = CUDA_ERROR_CONTEXT_IS_DESTROYED, ms_delayed_free_forget(OTHER),
+            EQUALS(fake.physical_bytes, FAKE_GRANULE), EQUALS(fake.calls[FAKE_event_create], 0),
+            ms_delayed_free_forget(FAKE_CONTEXT), IS(!ms_owns_any()), fake_check_empty())
 
 MS_TEST_AFTER(fake_start, a_run_for_a_context_frees_its_allocations_alone)
 {
@@ -182,8 +174,7 @@ MS_TEST_AFTER(fake_start, devices_that_cannot_be_have_nothing)
 /* --- the lock of the list */
 
 static int takes;
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+WRAPS(pthread_mutex_lock);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     takes++;

@@ -23,8 +23,7 @@
 
 /* Who waits for reads that are not queued lets other threads run. */
 static int yields;
-int __real_sched_yield(void);
-int __wrap_sched_yield(void);
+WRAPS(sched_yield, clock_gettime);
 int __wrap_sched_yield(void)
 {
     yields++;
@@ -32,8 +31,6 @@ int __wrap_sched_yield(void)
 }
 
 static time_t later; /* than it is, in seconds */
-int __real_clock_gettime(clockid_t clock, struct timespec *time);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
     const int result = __real_clock_gettime(clock, time);

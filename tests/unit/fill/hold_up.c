@@ -19,8 +19,7 @@ static struct ms_fault fault;
 enum { MOST_TIMES = 16 };
 static uint64_t patiences[MOST_TIMES];
 static size_t times, times_in_vain;
-bool __real_ms_quiesce_begin(uint64_t ms);
-bool __wrap_ms_quiesce_begin(uint64_t ms);
+WRAPS(ms_quiesce_begin);
 bool __wrap_ms_quiesce_begin(uint64_t ms)
 {
     CHECK(times < MOST_TIMES);
@@ -79,78 +78,39 @@ MS_TEST_BETWEEN(start, end, calls_of_a_quiet_program_wait_until_the_end)
     CHECK(gone_on);
 }
 
-MS_TEST_BETWEEN(start, end, holding_up_fails_while_a_stream_is_captured)
-{
-    atomic_store(&ms_hot.captures, 1);
-    CHECK(!ms_hold_up_begin(&fault) && says("captured"));
-    CHECK(!ms_hold_up_is_quiet());
-    atomic_store(&ms_hot.captures, 0);
-    check_calls_pass();
-    CHECK(ms_hold_up_begin(&fault));
-    ms_hold_up_end();
-}
+STORY_BETWEEN(start, end, holding_up_fails_while_a_stream_is_captured,
+              atomic_store(&ms_hot.captures, 1), IS(!ms_hold_up_begin(&fault) && says("captured")),
+              IS(!ms_hold_up_is_quiet()), atomic_store(&ms_hot.captures, 0), check_calls_pass(),
+              IS(ms_hold_up_begin(&fault)), ms_hold_up_end())
 
-MS_TEST_BETWEEN(start, end, a_busy_device_is_waited_for_and_then_told)
-{
-    fake.is_busy = true;
-    CHECK(!ms_hold_up_begin(&fault) && says("still busy") && says("30 ms"));
-    check_calls_pass();
-    fake.is_busy = false;
-    CHECK(ms_hold_up_begin(&fault));
-    ms_hold_up_end();
-}
+STORY_BETWEEN(start, end, a_busy_device_is_waited_for_and_then_told, fake.is_busy = true,
+              IS(!ms_hold_up_begin(&fault) && says("still busy") && says("30 ms")),
+              check_calls_pass(), fake.is_busy = false, IS(ms_hold_up_begin(&fault)),
+              ms_hold_up_end())
 
 /* The longest wait may be no time at all: holding up is then tried once. */
-MS_TEST_BETWEEN(start, end, holding_up_without_time_is_tried_once)
-{
-    ms_config.suspend_ms = 0;
-    CHECK(ms_hold_up_begin(&fault));
-    ms_hold_up_end();
-    fake.is_busy = true;
-    CHECK(!ms_hold_up_begin(&fault) && says("after 0 ms"));
-    fake.is_busy = false;
-}
+STORY_BETWEEN(start, end, holding_up_without_time_is_tried_once, ms_config.suspend_ms = 0,
+              IS(ms_hold_up_begin(&fault)), ms_hold_up_end(), fake.is_busy = true,
+              IS(!ms_hold_up_begin(&fault) && says("after 0 ms")), fake.is_busy = false)
 
-MS_TEST_BETWEEN(start, end, late_payloads_are_not_quiet)
-{
-    atomic_store(&ms_hot.late_payloads, 1);
-    CHECK(!ms_hold_up_begin(&fault) && says("still busy"));
-    atomic_store(&ms_hot.late_payloads, 0);
-    check_calls_pass();
-}
+STORY_BETWEEN(start, end, late_payloads_are_not_quiet, atomic_store(&ms_hot.late_payloads, 1),
+              IS(!ms_hold_up_begin(&fault) && says("still busy")),
+              atomic_store(&ms_hot.late_payloads, 0), check_calls_pass())
 
-MS_TEST_BETWEEN(start, end, reads_that_are_not_queued_are_not_quiet)
-{
-    ms_evict_hold();
-    CHECK(!ms_hold_up_is_quiet());
-    CHECK(!ms_hold_up_begin(&fault) && says("still busy"));
-    ms_evict_let_go();
-    check_calls_pass();
-    CHECK(ms_hold_up_is_quiet());
-}
+STORY_BETWEEN(start, end, reads_that_are_not_queued_are_not_quiet, ms_evict_hold(),
+              IS(!ms_hold_up_is_quiet()), IS(!ms_hold_up_begin(&fault) && says("still busy")),
+              ms_evict_let_go(), check_calls_pass(), IS(ms_hold_up_is_quiet()))
 
-MS_TEST_BETWEEN(start, end, work_that_comes_meanwhile_is_not_quiet)
-{
-    CHECK(ms_hold_up_begin(&fault) && ms_hold_up_is_quiet());
-    fake.is_busy = true;
-    CHECK(!ms_hold_up_is_quiet());
-    fake.is_busy = false;
-    atomic_store(&ms_hot.late_payloads, 1);
-    CHECK(!ms_hold_up_is_quiet());
-    atomic_store(&ms_hot.late_payloads, 0);
-    CHECK(ms_hold_up_is_quiet());
-    ms_hold_up_end();
-}
+STORY_BETWEEN(start, end, work_that_comes_meanwhile_is_not_quiet,
+              IS(ms_hold_up_begin(&fault) && ms_hold_up_is_quiet()), fake.is_busy = true,
+              IS(!ms_hold_up_is_quiet()), fake.is_busy = false,
+              atomic_store(&ms_hot.late_payloads, 1), IS(!ms_hold_up_is_quiet()),
+              atomic_store(&ms_hot.late_payloads, 0), IS(ms_hold_up_is_quiet()), ms_hold_up_end())
 
 /* Also where no context is known, whose capture would be seen. */
-MS_TEST_BETWEEN(start, end, a_capture_is_not_quiet)
-{
-    ms_examining_forget_context(FAKE_CONTEXT);
-    CHECK(ms_hold_up_is_quiet());
-    atomic_store(&ms_hot.captures, 1);
-    CHECK(!ms_hold_up_is_quiet());
-    atomic_store(&ms_hot.captures, 0);
-}
+STORY_BETWEEN(start, end, a_capture_is_not_quiet, ms_examining_forget_context(FAKE_CONTEXT),
+              IS(ms_hold_up_is_quiet()), atomic_store(&ms_hot.captures, 1),
+              IS(!ms_hold_up_is_quiet()), atomic_store(&ms_hot.captures, 0))
 
 static int queries_left; /* until the device is idle */
 
@@ -160,15 +120,9 @@ static CUresult query_event(CUevent event)
     return queries_left-- > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-MS_TEST_BETWEEN(start, end, a_device_that_is_busy_for_a_while_is_waited_for)
-{
-    ms_driver.event_query = query_event;
-    ms_config.suspend_ms = 100000;
-    queries_left = 50;
-    CHECK(ms_hold_up_begin(&fault));
-    CHECK(queries_left < 0);
-    ms_hold_up_end();
-}
+STORY_BETWEEN(start, end, a_device_that_is_busy_for_a_while_is_waited_for,
+              ms_driver.event_query = query_event, ms_config.suspend_ms = 100000, queries_left = 50,
+              IS(ms_hold_up_begin(&fault)), IS(queries_left < 0), ms_hold_up_end())
 
 MS_TEST_BETWEEN(start, end, holding_up_runs_delayed_frees)
 {

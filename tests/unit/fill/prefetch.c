@@ -6,7 +6,9 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/driver/quiesce.h"
 #include "runtime/files/change.h"
+#include "runtime/fill/hold_up.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/restore.h"
 #include "runtime/fill/shadow.h"
@@ -30,11 +32,8 @@ static struct {
     CUcontext contexts[MOST_TRANSFERS];
     bool is_pretended; /* it moves no bytes */
 } transfers;
-CUresult __real_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
-                            CUstream stream);
-CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
-                            CUstream stream);
-CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
+WRAPS(ms_transfer, ms_shard_publish, ms_hold_up_begin, ms_quiesce_end);
+CUresult __wrap_ms_transfer(struct ms_read_request *runs, size_t count, CUcontext context,
                             CUstream stream)
 {
     CHECK(transfers.count < MOST_TRANSFERS);
@@ -46,8 +45,6 @@ CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CU
 /* The published texts about the plan. */
 static const char *told[4];
 static size_t told_count;
-void __real_ms_shard_publish(const char *what, uint64_t began);
-void __wrap_ms_shard_publish(const char *what, uint64_t began);
 void __wrap_ms_shard_publish(const char *what, uint64_t began)
 {
     told[told_count++ % 4] = what;
@@ -56,8 +53,6 @@ void __wrap_ms_shard_publish(const char *what, uint64_t began)
 
 /* How often calls are held up, and are not any more. */
 static unsigned held_up, let_go;
-bool __real_ms_hold_up_begin(struct ms_fault *fault);
-bool __wrap_ms_hold_up_begin(struct ms_fault *fault);
 bool __wrap_ms_hold_up_begin(struct ms_fault *fault)
 {
     const bool is_held_up = __real_ms_hold_up_begin(fault);
@@ -65,8 +60,6 @@ bool __wrap_ms_hold_up_begin(struct ms_fault *fault)
     return is_held_up;
 }
 
-void __real_ms_quiesce_end(void);
-void __wrap_ms_quiesce_end(void);
 void __wrap_ms_quiesce_end(void)
 {
     let_go++;
@@ -119,12 +112,9 @@ MS_TEST_BETWEEN(start, end, a_plan_frees_remote_bytes_that_equal_their_file)
     CHECK_EQ(held_up, 1);
 }
 
-MS_TEST_BETWEEN(start, end, a_file_that_has_become_shorter_is_no_failure)
-{
-    CHECK_EQ(truncate(file.path, 100), 0);
-    ms_prefetch_arrive(true, true);
-    check_all_is_resident();
-}
+STORY_BETWEEN(start, end, a_file_that_has_become_shorter_is_no_failure,
+              EQUALS(truncate(file.path, 100), 0), ms_prefetch_arrive(true, true),
+              check_all_is_resident())
 
 /* As when another process is about to write to it. */
 static void close_file(void)
@@ -133,13 +123,9 @@ static void close_file(void)
     ms_change_begin(stat_of_file.st_dev, stat_of_file.st_ino, false, path);
 }
 
-MS_TEST_BETWEEN(start, end, nothing_comes_to_depend_on_a_file_that_is_about_to_change)
-{
-    fake.on_wait = close_file;
-    ms_prefetch_arrive(true, true);
-    fake.on_wait = NULL;
-    check_all_is_resident();
-}
+STORY_BETWEEN(start, end, nothing_comes_to_depend_on_a_file_that_is_about_to_change,
+              fake.on_wait = close_file, ms_prefetch_arrive(true, true), fake.on_wait = NULL,
+              check_all_is_resident())
 
 /* --- several tensors, of which this rank keeps the first half each */
 
@@ -369,15 +355,10 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_without_a_plan_
     CHECK_EQ(told_count, 1);
 }
 
-MS_TEST(a_plan_comes_into_force_where_nothing_is_there)
-{
-    fake_start();
-    use_plan(1, BYTES);
-    ms_prefetch_arrive(true, true);
-    CHECK(ms_prefetch_run("a test"));
-    CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 0);
-    CHECK(told_count == 1 && strcmp(told[0], "a plan came into force") == 0);
-}
+STORY_ALONE(a_plan_comes_into_force_where_nothing_is_there, fake_start(), use_plan(1, BYTES),
+            ms_prefetch_arrive(true, true), IS(ms_prefetch_run("a test")),
+            EQUALS(ms_counter_get(MS_COUNT_PREFETCHES), 0),
+            IS(told_count == 1 && strcmp(told[0], "a plan came into force") == 0))
 
 /* More tensors than a batch has. The file has the second half of each tensor's granule. */
 MS_TEST(very_many_tensors_are_all_filled)
@@ -486,11 +467,7 @@ static void check_batches(size_t left_out, size_t batches)
     ms_source_drop(file.source);
 }
 
-MS_TEST(so_many_bytes_are_read_at_once)
-{
-    check_batches(0, 2);
-    check_batches(1, 1);
-}
+STORY_ALONE(so_many_bytes_are_read_at_once, check_batches(0, 2), check_batches(1, 1))
 
 static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option *jit_options,
                              void **jit_values, unsigned jit_count, CUlibraryOption *options,
@@ -738,64 +715,41 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_may_only_be_learnt)
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES);
 }
 
-MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_later_plan_is_asked_anew)
-{
-    give_plan(1);
-    ms_prefetch_arrive(true, false);
-    CHECK(locality(0) == MS_REMOTE && locality(HALF) == MS_LOCAL);
-    use_plan(0, BYTES);
-    ms_prefetch_arrive(false, false);
-    CHECK(locality(0) == MS_LOCAL && locality(HALF) == MS_REMOTE);
-    ms_prefetch_prepare(false);
-    CHECK(locality(0) == MS_UNKNOWN && locality(HALF) == MS_UNKNOWN);
-    ms_prefetch_prepare(false);
-    CHECK(ms_prefetch_run("a test"));
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
-    CHECK(fake_memory_at(allocation->address) > 0);
-}
+STORY_BETWEEN(start_without_plan, end_without_plan, a_later_plan_is_asked_anew, give_plan(1),
+              ms_prefetch_arrive(true, false),
+              IS(locality(0) == MS_REMOTE && locality(HALF) == MS_LOCAL), use_plan(0, BYTES),
+              ms_prefetch_arrive(false, false),
+              IS(locality(0) == MS_LOCAL && locality(HALF) == MS_REMOTE),
+              ms_prefetch_prepare(false),
+              IS(locality(0) == MS_UNKNOWN && locality(HALF) == MS_UNKNOWN),
+              ms_prefetch_prepare(false), IS(ms_prefetch_run("a test")),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, HALF),
+              IS(fake_memory_at(allocation->address) > 0))
 
-MS_TEST_BETWEEN(start, end, a_plan_compares_nothing_in_a_program_not_held_up)
-{
-    open_log(MS_WARN);
-    atomic_store(&ms_hot.captures, 1);
-    ms_prefetch_arrive(true, true);
-    atomic_store(&ms_hot.captures, 0);
-    check_all_is_resident();
-    CHECK_EQ(count_log_lines("bytes in memory are not compared with their files: a stream of the "
-                             "program is being captured"),
-             1);
-    CHECK_EQ(count_log_lines("0 bytes of memory were given back, 524288 stay"), 1);
-    CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE"), 0);
-}
+STORY_BETWEEN(
+    start, end, a_plan_compares_nothing_in_a_program_not_held_up, open_log(MS_WARN),
+    atomic_store(&ms_hot.captures, 1), ms_prefetch_arrive(true, true),
+    atomic_store(&ms_hot.captures, 0), check_all_is_resident(),
+    EQUALS(count_log_lines("bytes in memory are not compared with their files: a stream of the "
+                           "program is being captured"),
+           1),
+    EQUALS(count_log_lines("0 bytes of memory were given back, 524288 stay"), 1),
+    EQUALS(count_log_lines("METASHARD_PLAN_MODE"), 0))
 
 /* Who asks for it back has to have room for all of it. */
-MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_plan_leaves_suspended_bytes_suspended)
-{
-    ms_config.plan_mode = MS_ENFORCE;
-    ms_restore_mark(allocation);
-    give_plan(1);
-    ms_prefetch_arrive(true, true);
-    CHECK(ms_restore_is_due(allocation));
-    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 0);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
-}
+STORY_BETWEEN(start_without_plan, end_without_plan, a_plan_leaves_suspended_bytes_suspended,
+              ms_config.plan_mode = MS_ENFORCE, ms_restore_mark(allocation), give_plan(1),
+              ms_prefetch_arrive(true, true), IS(ms_restore_is_due(allocation)),
+              EQUALS(ms_allocation_lineage(allocation)->resident_bytes, 0),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, HALF))
 
 /* Nor is it where nothing is fetched: nobody waits. */
-MS_TEST_BETWEEN(start, end, a_plan_that_only_arrives_compares_nothing)
-{
-    open_log(MS_WARN);
-    ms_prefetch_arrive(true, false);
-    check_all_is_resident();
-    CHECK_EQ(count_log_lines(""), 0);
-    CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 0);
-    CHECK_EQ(held_up, 0);
-}
+STORY_BETWEEN(start, end, a_plan_that_only_arrives_compares_nothing, open_log(MS_WARN),
+              ms_prefetch_arrive(true, false), check_all_is_resident(),
+              EQUALS(count_log_lines(""), 0), EQUALS(fake.calls[FAKE_memcpy_dtoh_async], 0),
+              EQUALS(held_up, 0))
 
 /* In the mode that does not enforce it, too. */
-MS_TEST_BETWEEN(start, end, a_plan_that_is_not_enforced_compares_nothing)
-{
-    ms_config.plan_mode = MS_ADVISE;
-    ms_prefetch_arrive(true, true);
-    check_all_is_resident();
-    CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 0);
-}
+STORY_BETWEEN(start, end, a_plan_that_is_not_enforced_compares_nothing,
+              ms_config.plan_mode = MS_ADVISE, ms_prefetch_arrive(true, true),
+              check_all_is_resident(), EQUALS(fake.calls[FAKE_memcpy_dtoh_async], 0))

@@ -292,15 +292,10 @@ MS_TEST_BETWEEN(read_file, forget_file, a_piece_ends_with_its_granule)
 }
 
 /* A larger one lay there before. */
-MS_TEST_BETWEEN(read_file, forget_file, an_origin_ends_with_its_allocation)
-{
-    note(file.source, 6 * G, 10 * G, 0);
-    fake_set(allocation, 6 * G, BYTES, &resident);
-    memcpy(byte_at(6 * G), file.data, 2 * G);
-    CHECK_EQ(restore(), 6 * G);
-    CHECK_EQ(at(6 * G).end, BYTES);
-    CHECK(at(6 * G).content.cached);
-}
+STORY_BETWEEN(read_file, forget_file, an_origin_ends_with_its_allocation,
+              note(file.source, 6 * G, 10 * G, 0), fake_set(allocation, 6 * G, BYTES, &resident),
+              memcpy(byte_at(6 * G), file.data, 2 * G), EQUALS(restore(), 6 * G),
+              EQUALS(at(6 * G).end, BYTES), IS(at(6 * G).content.cached))
 
 MS_TEST_BETWEEN(read_file, forget_file, a_restore_finds_the_rest_of_a_file_that_became_shorter)
 {
@@ -318,22 +313,15 @@ static void check_nothing_is_found(void)
 }
 
 /* And is found the next time: nothing was compared. */
-MS_TEST_BETWEEN(read_file, forget_file, a_restore_finds_nothing_where_it_cannot_compare)
-{
-    fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_INVALID_CONTEXT);
-    check_nothing_is_found();
-    fake_fail(FAKE_stream_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    check_nothing_is_found();
-    CHECK_EQ(restore(), 4 * G);
-}
+STORY_BETWEEN(read_file, forget_file, a_restore_finds_nothing_where_it_cannot_compare,
+              fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_INVALID_CONTEXT),
+              check_nothing_is_found(), fake_fail(FAKE_stream_create, 1, CUDA_ERROR_OUT_OF_MEMORY),
+              check_nothing_is_found(), EQUALS(restore(), 4 * G))
 
-MS_TEST_BETWEEN(read_file, forget_file, a_copy_that_cannot_be_waited_for_is_no_comparison)
-{
-    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
-    CHECK_EQ(restore(), 0);
-    fake.wait_result = CUDA_SUCCESS;
-    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
-}
+STORY_BETWEEN(read_file, forget_file, a_copy_that_cannot_be_waited_for_is_no_comparison,
+              fake.wait_result = CUDA_ERROR_LAUNCH_FAILED, EQUALS(restore(), 0),
+              fake.wait_result = CUDA_SUCCESS,
+              EQUALS(ms_allocation_lineage(allocation)->resident_bytes, 4 * G))
 
 /* --- keeping */
 
@@ -514,22 +502,14 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_part_of_a_launch_is_compared_whe
     CHECK(at(3 * G).end == MADE - G && at(MADE - G).content.kind == MS_RESIDENT);
 }
 
-MS_TEST_BETWEEN(start_launched, end_launched, a_launch_of_another_context_is_not_run)
-{
-    recorded->context = (CUcontext)2;
-    note_launched(0, MADE);
-    CHECK_EQ(restore_launched(true), 0);
-    CHECK_EQ(launches, 0);
-}
+STORY_BETWEEN(start_launched, end_launched, a_launch_of_another_context_is_not_run,
+              recorded->context = (CUcontext)2, note_launched(0, MADE),
+              EQUALS(restore_launched(true), 0), EQUALS(launches, 0))
 
-MS_TEST_BETWEEN(start_launched, end_launched, a_launch_that_fails_makes_nothing_and_is_tried_again)
-{
-    note_launched(0, MADE);
-    launch_result = CUDA_ERROR_LAUNCH_FAILED;
-    CHECK_EQ(restore_launched(true), 0);
-    launch_result = CUDA_SUCCESS;
-    CHECK_EQ(restore_launched(true), MADE);
-}
+STORY_BETWEEN(start_launched, end_launched, a_launch_that_fails_makes_nothing_and_is_tried_again,
+              note_launched(0, MADE), launch_result = CUDA_ERROR_LAUNCH_FAILED,
+              EQUALS(restore_launched(true), 0), launch_result = CUDA_SUCCESS,
+              EQUALS(restore_launched(true), MADE))
 
 /* It has read a file. */
 static void note_reader(void)

@@ -88,20 +88,13 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, the_sink_is_mapped_once_and_not_on
     CHECK_EQ(fake.calls[FAKE_mem_set_access], access);
 }
 
-MS_TEST_BETWEEN(fake_start, fake_check_empty, a_larger_part_and_a_larger_block_get_room)
-{
-    use(4 * PART, PART, 2 * PART);
-    ms_scratch_give_back(scratch);
-    use(4 * PART, PART, 4 * PART);
-    check_block(4 * PART, PART, 4 * PART);
-    ms_scratch_give_back(scratch);
-    use(4 * PART, 2 * PART, 4 * PART);
-    check_block(4 * PART, 2 * PART, 4 * PART);
-    ms_scratch_give_back(scratch);
-    use(BLOCK, 2 * PART, 12 * PART);
-    check_block(BLOCK, 2 * PART, 12 * PART);
-    ms_scratch_give_back(scratch);
-}
+STORY_BETWEEN(fake_start, fake_check_empty, a_larger_part_and_a_larger_block_get_room,
+              use(4 * PART, PART, 2 * PART), ms_scratch_give_back(scratch),
+              use(4 * PART, PART, 4 * PART), check_block(4 * PART, PART, 4 * PART),
+              ms_scratch_give_back(scratch), use(4 * PART, 2 * PART, 4 * PART),
+              check_block(4 * PART, 2 * PART, 4 * PART), ms_scratch_give_back(scratch),
+              use(BLOCK, 2 * PART, 12 * PART), check_block(BLOCK, 2 * PART, 12 * PART),
+              ms_scratch_give_back(scratch))
 
 static struct ms_scratch *take_beside(struct ms_scratch *unkept, CUdeviceptr *block_out)
 {
@@ -149,15 +142,10 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty,
     CHECK_EQ(fake.reservations, 0);
 }
 
-MS_TEST_BETWEEN(fake_start, fake_check_empty, scratch_memory_stays_while_a_stream_is_captured)
-{
-    use(BLOCK, PART, 2 * PART);
-    ms_scratch_give_back(scratch);
-    atomic_store(&ms_hot.captures, 1);
-    CHECK(!ms_scratch_drop());
-    atomic_store(&ms_hot.captures, 0);
-    CHECK(ms_scratch_drop());
-}
+STORY_BETWEEN(fake_start, fake_check_empty, scratch_memory_stays_while_a_stream_is_captured,
+              use(BLOCK, PART, 2 * PART), ms_scratch_give_back(scratch),
+              atomic_store(&ms_hot.captures, 1), IS(!ms_scratch_drop()),
+              atomic_store(&ms_hot.captures, 0), IS(ms_scratch_drop()))
 
 /* Takes more memory, more of the block on both sides, or the first at all; the nth call fails. */
 static bool fail_at(unsigned nth, bool has_taken, size_t bytes, size_t begin, size_t end)
@@ -216,16 +204,10 @@ static void end(void)
     fake_check_empty();
 }
 
-MS_TEST(all_of_the_shims_memory_counts)
-{
-    start_with(20, 12);
-    CHECK(ms_scratch_fits(0, 8 * FAKE_GRANULE));
-    CHECK(!ms_scratch_fits(0, 8 * FAKE_GRANULE + 1));
-    ms_config.mode = MS_VERIFY;
-    CHECK(ms_scratch_fits(0, 8 * FAKE_GRANULE + 1));
-    ms_config.mode = MS_ON;
-    end();
-}
+STORY_ALONE(all_of_the_shims_memory_counts, start_with(20, 12),
+            IS(ms_scratch_fits(0, 8 * FAKE_GRANULE)), IS(!ms_scratch_fits(0, 8 * FAKE_GRANULE + 1)),
+            ms_config.mode = MS_VERIFY, IS(ms_scratch_fits(0, 8 * FAKE_GRANULE + 1)),
+            ms_config.mode = MS_ON, end())
 
 /* The program has freed it. */
 MS_TEST_BETWEEN(fake_start, fake_check_empty, memory_the_program_had_before_bounds_scratch_memory)
@@ -259,46 +241,25 @@ MS_TEST(beyond_the_bound_it_is_refused_once_if_the_thread_allows_that)
 }
 
 /* It is refused where it is taken, and not if it is there already. */
-MS_TEST(memory_that_is_taken_is_asked_for)
-{
-    start_with(20, 20);
-    ms_scratch_may_refuse(true);
-    CHECK_EQ(take(BLOCK, 0, PART), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(ms_scratch_has_refused());
-    ms_scratch_take_refusal();
-    use(BLOCK, 0, PART);
-    ms_scratch_give_back(scratch);
-    ms_scratch_may_refuse(true);
-    use(BLOCK, 0, PART);
-    ms_scratch_give_back(scratch);
-    ms_scratch_may_refuse(false);
-    end();
-}
+STORY_ALONE(memory_that_is_taken_is_asked_for, start_with(20, 20), ms_scratch_may_refuse(true),
+            EQUALS(take(BLOCK, 0, PART), CUDA_ERROR_OUT_OF_MEMORY), IS(ms_scratch_has_refused()),
+            ms_scratch_take_refusal(), use(BLOCK, 0, PART), ms_scratch_give_back(scratch),
+            ms_scratch_may_refuse(true), use(BLOCK, 0, PART), ms_scratch_give_back(scratch),
+            ms_scratch_may_refuse(false), end())
 
 /* Three granules: the memory, and the sink beside it. */
-MS_TEST(kept_scratch_memory_goes_before_more_is_refused)
-{
-    start_with(20, 12);
-    use(BLOCK, 0, 2 * PART);
-    ms_scratch_give_back(scratch);
-    CHECK_EQ(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE);
-    ms_scratch_may_refuse(true);
-    CHECK_EQ(ms_scratch_ask(0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE);
-    CHECK_EQ(ms_scratch_ask(0, 6 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(ms_backing_device_bytes(0), (12 + 1) * FAKE_GRANULE);
-    ms_scratch_may_refuse(false);
-    end();
-}
+STORY_ALONE(kept_scratch_memory_goes_before_more_is_refused, start_with(20, 12),
+            use(BLOCK, 0, 2 * PART), ms_scratch_give_back(scratch),
+            EQUALS(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE),
+            ms_scratch_may_refuse(true), EQUALS(ms_scratch_ask(0, 4 * FAKE_GRANULE), CUDA_SUCCESS),
+            EQUALS(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE),
+            EQUALS(ms_scratch_ask(0, 6 * FAKE_GRANULE), CUDA_SUCCESS),
+            EQUALS(ms_backing_device_bytes(0), (12 + 1) * FAKE_GRANULE),
+            ms_scratch_may_refuse(false), end())
 
-MS_TEST(kept_scratch_memory_makes_way_for_the_program)
-{
-    start_with(20, 12);
-    use(BLOCK, 0, 2 * PART);
-    ms_scratch_give_back(scratch);
-    ms_scratch_make_way(0, 5 * FAKE_GRANULE);
-    CHECK_EQ(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE);
-    ms_scratch_make_way(0, 6 * FAKE_GRANULE);
-    CHECK_EQ(ms_backing_device_bytes(0), 12 * FAKE_GRANULE);
-    end();
-}
+STORY_ALONE(kept_scratch_memory_makes_way_for_the_program, start_with(20, 12),
+            use(BLOCK, 0, 2 * PART), ms_scratch_give_back(scratch),
+            ms_scratch_make_way(0, 5 * FAKE_GRANULE),
+            EQUALS(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE),
+            ms_scratch_make_way(0, 6 * FAKE_GRANULE),
+            EQUALS(ms_backing_device_bytes(0), 12 * FAKE_GRANULE), end())

@@ -102,13 +102,9 @@ MS_TEST_BETWEEN(start, end, the_log_tells_why_it_settles)
     CHECK_EQ(count_log_lines("settling"), 1);
 }
 
-MS_TEST_BETWEEN(start, end, the_log_tells_what_stays_deferred)
-{
-    open_log(MS_INFO);
-    fake_fail(FAKE_memset_d32_async, 1, CUDA_ERROR_INVALID_HANDLE);
-    ms_settle_now("a test");
-    CHECK_EQ(count_log_lines(left), 1);
-}
+STORY_BETWEEN(start, end, the_log_tells_what_stays_deferred, open_log(MS_INFO),
+              fake_fail(FAKE_memset_d32_async, 1, CUDA_ERROR_INVALID_HANDLE),
+              ms_settle_now("a test"), EQUALS(count_log_lines(left), 1))
 
 /* Which stays deferred. */
 MS_TEST_BETWEEN(start, end, the_log_does_not_tell_of_bytes_other_ranks_keep)
@@ -156,10 +152,7 @@ MS_TEST_BETWEEN(start, end, a_program_that_has_settled_computes)
     CHECK(!ms_overcommit_allows(0, 2 * fake.total_bytes, &is_tight));
 }
 
-MS_TEST_BETWEEN(start, end, no_scratch_memory_stays)
-{
-    CHECK_EQ(ms_backing_sink_map(ms_allocation_memory(one), 0, FAKE_GRANULE), CUDA_SUCCESS);
-    ms_backing_sink_unmap(ms_allocation_backing(one), 0, FAKE_GRANULE);
-    ms_settle_now("a test");
-    CHECK(!ms_scratch_drop());
-}
+STORY_BETWEEN(start, end, no_scratch_memory_stays,
+              EQUALS(ms_backing_sink_map(ms_allocation_memory(one), 0, FAKE_GRANULE), CUDA_SUCCESS),
+              ms_backing_sink_unmap(ms_allocation_backing(one), 0, FAKE_GRANULE),
+              ms_settle_now("a test"), IS(!ms_scratch_drop()))

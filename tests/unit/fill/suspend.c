@@ -29,8 +29,7 @@ static struct ms_suspended told;
 
 /* How often it is not quiet after all when everything is claimed. */
 static int busy_times, asked_times;
-bool __real_ms_hold_up_is_quiet(void);
-bool __wrap_ms_hold_up_is_quiet(void);
+WRAPS(ms_hold_up_is_quiet, nanosleep);
 bool __wrap_ms_hold_up_is_quiet(void)
 {
     asked_times++;
@@ -40,8 +39,6 @@ bool __wrap_ms_hold_up_is_quiet(void)
 /* Who resumes pauses between its attempts. */
 static int pauses, pauses_until_room;
 static size_t room;
-int __real_nanosleep(const struct timespec *time, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     pauses++;
@@ -148,15 +145,9 @@ static void fails(const char *why)
 
 /* --- what goes, and comes back */
 
-MS_TEST(a_process_without_an_allocation_suspends_nothing)
-{
-    fake_start();
-    told.freed = 1;
-    CHECK(ms_suspend(NULL, &told, &fault));
-    tells(0, 0, 0, 0);
-    CHECK(!ms_suspend_is_active());
-    CHECK_EQ(ms_suspend_take_back(), CUDA_SUCCESS);
-}
+STORY_ALONE(a_process_without_an_allocation_suspends_nothing, fake_start(), told.freed = 1,
+            IS(ms_suspend(NULL, &told, &fault)), tells(0, 0, 0, 0), IS(!ms_suspend_is_active()),
+            EQUALS(ms_suspend_take_back(), CUDA_SUCCESS))
 
 STORY(suspending_stores_written_bytes_and_brings_them_back, fills(G, 3 * G, 5),
       fills(4 * G, 5 * G, 0), writes(0, 6 * G, 7 * G, sevens), suspends(),

@@ -257,19 +257,11 @@ MS_TEST_AFTER(set_up, memory_of_a_file_is_copied)
     CHECK(is_same(own, 5 * MIB, 0, false));
 }
 
-MS_TEST_AFTER(set_up, a_comparison_works_where_no_memory_can_be_brought_in)
-{
-    deny(SYS_madvise, EINVAL);
-    check_parts();
-    check_other_bits();
-}
+STORY_AFTER(set_up, a_comparison_works_where_no_memory_can_be_brought_in, deny(SYS_madvise, EINVAL),
+            check_parts(), check_other_bits())
 
-MS_TEST_AFTER(set_up, a_comparison_works_where_nobody_tells_what_memory_is)
-{
-    deny(SYS_ioctl, ENOTTY);
-    check_parts();
-    check_other_bits();
-}
+STORY_AFTER(set_up, a_comparison_works_where_nobody_tells_what_memory_is, deny(SYS_ioctl, ENOTTY),
+            check_parts(), check_other_bits())
 
 /* --- trouble */
 

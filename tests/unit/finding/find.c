@@ -243,40 +243,27 @@ MS_TEST(a_copy_from_a_file_is_flat)
     check_flat(copy_from_file, CALLS, 0);
 }
 
-MS_TEST(a_copy_from_a_file_with_a_lease_is_flat)
-{
-    ms_config.leases = true;
-    check_flat(copy_from_file, CALLS, 0);
-}
+STORY_ALONE(a_copy_from_a_file_with_a_lease_is_flat, ms_config.leases = true,
+            check_flat(copy_from_file, CALLS, 0))
 
 MS_TEST_AFTER(deny_leases, a_copy_from_a_file_of_unknown_writers_is_flat)
 {
     check_flat(copy_from_file, CALLS, 0);
 }
 
-MS_TEST(a_copy_from_a_file_is_flat_by_reading)
-{
-    deny(SYS_ioctl, ENOTTY);
-    check_flat(copy_from_file, CALLS, LIST_BYTES);
-}
+STORY_ALONE(a_copy_from_a_file_is_flat_by_reading, deny(SYS_ioctl, ENOTTY),
+            check_flat(copy_from_file, CALLS, LIST_BYTES))
 
-MS_TEST(a_copy_from_a_file_of_unknown_writers_is_flat_by_reading)
-{
-    deny(SYS_ioctl, ENOTTY);
-    deny_leases();
-    check_flat(copy_from_file, CALLS, LIST_BYTES);
-}
+STORY_ALONE(a_copy_from_a_file_of_unknown_writers_is_flat_by_reading, deny(SYS_ioctl, ENOTTY),
+            deny_leases(), check_flat(copy_from_file, CALLS, LIST_BYTES))
 
 MS_TEST(a_copy_from_memory_is_flat)
 {
     check_flat(copy_from_memory, CALLS, 0);
 }
 
-MS_TEST(a_copy_from_memory_is_flat_by_reading)
-{
-    deny(SYS_ioctl, ENOTTY);
-    check_flat(copy_from_memory, CALLS, 0);
-}
+STORY_ALONE(a_copy_from_memory_is_flat_by_reading, deny(SYS_ioctl, ENOTTY),
+            check_flat(copy_from_memory, CALLS, 0))
 
 /* --- a file that is held: nothing is opened, and the file is not asked */
 
@@ -530,11 +517,7 @@ MS_TEST(a_staged_copy_is_flat)
     check_staged_is_flat();
 }
 
-MS_TEST(a_staged_copy_is_flat_by_reading)
-{
-    deny(SYS_ioctl, ENOTTY);
-    check_staged_is_flat();
-}
+STORY_ALONE(a_staged_copy_is_flat_by_reading, deny(SYS_ioctl, ENOTTY), check_staged_is_flat())
 
 /* --- files that can be stored to, from some moment on */
 
@@ -789,11 +772,8 @@ static void check_descriptors(void)
     }
 }
 
-MS_TEST_AFTER(make_file_without_leases, a_file_that_this_process_can_write_is_no_source)
-{
-    find_first(map());
-    check_descriptors();
-}
+STORY_AFTER(make_file_without_leases, a_file_that_this_process_can_write_is_no_source,
+            find_first(map()), check_descriptors())
 
 /* They are told in several parts. */
 MS_TEST_AFTER(make_file_without_leases, a_file_that_is_open_among_many_is_found)

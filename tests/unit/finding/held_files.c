@@ -216,11 +216,8 @@ MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
     check_memory_that_may_not_be_read();
 }
 
-MS_TEST_AFTER(set_up, memory_that_may_not_be_read_where_the_call_is_denied)
-{
-    deny(SYS_process_vm_readv, EPERM);
-    check_memory_that_may_not_be_read();
-}
+STORY_AFTER(set_up, memory_that_may_not_be_read_where_the_call_is_denied,
+            deny(SYS_process_vm_readv, EPERM), check_memory_that_may_not_be_read())
 
 /* --- the file */
 
@@ -315,20 +312,15 @@ MS_TEST_AFTER(set_up, errno_stays)
     CHECK_EQ(errno, ENOTTY);
 }
 
-MS_TEST_AFTER(set_up, a_handler_that_has_interrupted_the_shim)
-{
-    ms_calls_inside = 1;
-    CHECK_EQ(ms_held_files_hold(direct), 0);
-    ms_calls_inside = 0;
-    CHECK(ms_held_files_hold(direct) != 0);
-}
+STORY_AFTER(set_up, a_handler_that_has_interrupted_the_shim, ms_calls_inside = 1,
+            EQUALS(ms_held_files_hold(direct), 0), ms_calls_inside = 0,
+            IS(ms_held_files_hold(direct) != 0))
 
 /* --- how often a file that cannot be held is asked for */
 
 static _Atomic time_t later_s; /* by so much the clock is ahead */
 
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+WRAPS(clock_gettime);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
     const int result = __real_clock_gettime(clock, now);

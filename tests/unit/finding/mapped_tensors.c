@@ -111,11 +111,8 @@ MS_TEST_AFTER(start, a_tensor_with_one_other_bit_is_another_tensor)
     CHECK_EQ(find(data, LARGE - 1), -1); /* no tensor has that size */
 }
 
-MS_TEST_AFTER(start, a_file_that_is_not_mapped_is_not_looked_at)
-{
-    munmap(mapped, 4096);
-    CHECK_EQ(find(data, LARGE), -1);
-}
+STORY_AFTER(start, a_file_that_is_not_mapped_is_not_looked_at, munmap(mapped, 4096),
+            EQUALS(find(data, LARGE), -1))
 
 MS_TEST_AFTER(start, a_file_that_has_changed_is_read_anew)
 {
@@ -207,19 +204,15 @@ MS_TEST_AFTER(start, a_mapping_that_lost_its_pages_does_no_harm)
     CHECK_EQ(find(data, LARGE), -1);
 }
 
-MS_TEST_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be)
-{
-    deny(SYS_process_vm_readv, EPERM);
-    needs_mappings(find(data, LARGE) == 0, path);
-}
+STORY_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be,
+            deny(SYS_process_vm_readv, EPERM), needs_mappings(find(data, LARGE) == 0, path))
 
 /* --- when files are looked for */
 
 static _Atomic unsigned visits, visit_ms; /* how many, and how long one takes */
 static _Atomic uint64_t later_ns;         /* by so much the clock is ahead */
 
-int __real_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+WRAPS(clock_gettime, ms_mapping_visit);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
     static struct timespec begin; /* it stands, but for what the test adds */
@@ -234,8 +227,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
     return 0;
 }
 
-bool __real_ms_mapping_visit(ms_mapping_visitor *visit, void *context);
-bool __wrap_ms_mapping_visit(ms_mapping_visitor *visit, void *context);
 bool __wrap_ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 {
     visits++;

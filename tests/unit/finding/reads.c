@@ -79,12 +79,8 @@ MS_TEST_AFTER(set_up, parts_make_a_whole)
 }
 
 /* As through a buffer, whose reads are small. */
-MS_TEST_AFTER(set_up, ends_without_a_note)
-{
-    memcpy(memory, file.data + HEAD, BYTES - HEAD);
-    read_to(memory + PART, PART, HEAD + PART);
-    CHECK(is_of_file(memory, BYTES - HEAD, HEAD));
-}
+STORY_AFTER(set_up, ends_without_a_note, memcpy(memory, file.data + HEAD, BYTES - HEAD),
+            read_to(memory + PART, PART, HEAD + PART), IS(is_of_file(memory, BYTES - HEAD, HEAD)))
 
 /* As PyTorch pins, or makes contiguous, what it has got. */
 MS_TEST_AFTER(set_up, bytes_that_were_copied_on)
@@ -192,18 +188,11 @@ MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
     check_memory_that_may_not_be_read();
 }
 
-MS_TEST_AFTER(set_up, memory_that_may_not_be_read_where_the_call_is_denied)
-{
-    deny(SYS_process_vm_readv, EPERM);
-    check_memory_that_may_not_be_read();
-}
+STORY_AFTER(set_up, memory_that_may_not_be_read_where_the_call_is_denied,
+            deny(SYS_process_vm_readv, EPERM), check_memory_that_may_not_be_read())
 
-MS_TEST_AFTER(set_up, bytes_past_a_read_are_not_of_the_file)
-{
-    read_to(memory, BYTES, 0);
-    memory = realloc(memory, BYTES + 1);
-    CHECK(!is_of_file(memory, BYTES + 1, 0));
-}
+STORY_AFTER(set_up, bytes_past_a_read_are_not_of_the_file, read_to(memory, BYTES, 0),
+            memory = realloc(memory, BYTES + 1), IS(!is_of_file(memory, BYTES + 1, 0)))
 
 MS_TEST_AFTER(set_up, a_comparison_reads_nothing_that_is_not_in_the_page_cache)
 {
@@ -225,13 +214,8 @@ MS_TEST(a_read_of_no_regular_file_is_not_noted)
     CHECK(!is_noted(memory, PART, &place));
 }
 
-MS_TEST_AFTER(set_up, errno_stays)
-{
-    errno = ENOTTY;
-    ms_reads_note(-1, memory, PART, -1, 0);
-    ms_reads_note(file.descriptor, memory, PART, 0, 0);
-    CHECK_EQ(errno, ENOTTY);
-}
+STORY_AFTER(set_up, errno_stays, errno = ENOTTY, ms_reads_note(-1, memory, PART, -1, 0),
+            ms_reads_note(file.descriptor, memory, PART, 0, 0), EQUALS(errno, ENOTTY))
 
 /* More than the table has. */
 MS_TEST_AFTER(set_up, the_last_of_more_reads_than_the_table_has_is_noted)
@@ -641,15 +625,13 @@ static void check_unseen(const char *wanted)
 static _Atomic int yields;
 static void (*in_copy)(void); /* instead of a handler: the path of a new file is copied */
 
-int __wrap_sched_yield(void);
+WRAPS(sched_yield, memcpy);
 int __wrap_sched_yield(void)
 {
     yields++;
     return 0;
 }
 
-void *__real_memcpy(void *to, const void *from, size_t bytes);
-void *__wrap_memcpy(void *to, const void *from, size_t bytes);
 void *__wrap_memcpy(void *to, const void *from, size_t bytes)
 {
     void (*const interrupt_it)(void) = in_copy;
@@ -765,16 +747,9 @@ MS_TEST_AFTER(make_noted, a_file_that_changes_is_unseen_again)
     check_unseen("0 ");
 }
 
-MS_TEST_AFTER(make_noted, a_note_of_a_file_leaves_errno)
-{
-    errno = ENOTTY;
-    ms_reads_note_open(-1);
-    ms_reads_note_open(files[0].descriptor);
-    CHECK_EQ(errno, ENOTTY);
-    ms_reads_note_map(-1);
-    ms_reads_note_map(files[0].descriptor);
-    CHECK_EQ(errno, ENOTTY);
-}
+STORY_AFTER(make_noted, a_note_of_a_file_leaves_errno, errno = ENOTTY, ms_reads_note_open(-1),
+            ms_reads_note_open(files[0].descriptor), EQUALS(errno, ENOTTY), ms_reads_note_map(-1),
+            ms_reads_note_map(files[0].descriptor), EQUALS(errno, ENOTTY))
 
 /* --- what is noted where no device is used */
 
@@ -898,12 +873,8 @@ static void check_long_path(int length, bool is_path)
     CHECK(unlink(path) == 0 && rmdir(lower) == 0 && rmdir(folder) == 0 && rmdir(top) == 0);
 }
 
-MS_TEST(a_path_that_is_too_long_is_none)
-{
-    check_long_path(MS_PATH_BYTES - 1, true);
-    check_long_path(MS_PATH_BYTES, false);
-    check_long_path(MS_PATH_BYTES + 1, false);
-}
+STORY_ALONE(a_path_that_is_too_long_is_none, check_long_path(MS_PATH_BYTES - 1, true),
+            check_long_path(MS_PATH_BYTES, false), check_long_path(MS_PATH_BYTES + 1, false))
 
 MS_TEST_AFTER(make_noted, reads_without_an_offset_are_noted_where_the_descriptor_stood)
 {

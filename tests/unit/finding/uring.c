@@ -312,14 +312,10 @@ MS_TEST_AFTER(make_file, tensors_with_the_same_sample_are_told_apart)
 }
 
 /* The first one has the sample of the third, and is where reads in order go on. */
-MS_TEST_AFTER(make_file, parts_of_tensors_with_the_same_sample_are_told_apart)
-{
-    make_twin(tensor_at(1), tensor_at(3), TENSOR);
-    write_twins();
-    CHECK(check_copied(data, path, tensor_at(0), TENSOR));
-    is_cold();
-    check_copied(data, path, tensor_at(3), TENSOR - 1000);
-}
+STORY_AFTER(make_file, parts_of_tensors_with_the_same_sample_are_told_apart,
+            make_twin(tensor_at(1), tensor_at(3), TENSOR), write_twins(),
+            IS(check_copied(data, path, tensor_at(0), TENSOR)), is_cold(),
+            check_copied(data, path, tensor_at(3), TENSOR - 1000))
 
 MS_TEST_AFTER(make_file, chunks_with_the_same_sample_are_told_apart)
 {
@@ -379,13 +375,9 @@ MS_TEST_AFTER(make_cold_file, nothing_is_sampled_with_the_setting)
     CHECK(is_of_file(TENSOR, tensor_at(0)));
 }
 
-MS_TEST_AFTER(make_cold_file, a_file_that_is_seen_is_left_alone)
-{
-    read_unseen(tensor_at(0), TENSOR);
-    CHECK(is_of_file(TENSOR, tensor_at(0)));
-    ms_reads_note_map(file);
-    CHECK(!is_of_file(TENSOR, tensor_at(0)));
-}
+STORY_AFTER(make_cold_file, a_file_that_is_seen_is_left_alone, read_unseen(tensor_at(0), TENSOR),
+            IS(is_of_file(TENSOR, tensor_at(0))), ms_reads_note_map(file),
+            IS(!is_of_file(TENSOR, tensor_at(0))))
 
 MS_TEST_AFTER(make_cold_file, a_file_of_which_more_than_a_header_is_read_is_left_alone)
 {
@@ -398,12 +390,10 @@ MS_TEST_AFTER(make_cold_file, a_file_of_which_more_than_a_header_is_read_is_left
 }
 
 /* The read to this memory is known, so the memory was changed since. */
-MS_TEST_AFTER(make_cold_file, memory_that_was_read_to_is_left_alone)
-{
-    read_unseen(tensor_at(0), TENSOR);
-    ms_reads_note(file, memory, PART * 4, (off_t)tensor_at(0), 0);
-    CHECK(!is_of_file(TENSOR, tensor_at(0)));
-}
+STORY_AFTER(make_cold_file, memory_that_was_read_to_is_left_alone,
+            read_unseen(tensor_at(0), TENSOR),
+            ms_reads_note(file, memory, PART * 4, (off_t)tensor_at(0), 0),
+            IS(!is_of_file(TENSOR, tensor_at(0))))
 
 MS_TEST_AFTER(make_cold_file, a_file_that_has_changed_is_read_anew)
 {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { COUNT = 1000, MOST_PARAMS = 8 };
 
@@ -85,31 +86,18 @@ static void check_rows(size_t bytes, size_t in_row, size_t in_step, size_t out_s
     CHECK_EQ(loads.out_step, out_step);
 }
 
-MS_TEST(a_dense_loop_loads_its_elements)
-{
-    find_dense(VECTORS TO_BFLOAT16 ARRAY);
-    check_rows(4 * COUNT, 4, 4, 2);
-    find_dense(UNROLLED TO_BFLOAT16 ARRAY);
-    check_rows(4 * COUNT, 4, 4, 2);
-}
+STORY_ALONE(a_dense_loop_loads_its_elements, find_dense(VECTORS TO_BFLOAT16 ARRAY),
+            check_rows(4 * COUNT, 4, 4, 2), find_dense(UNROLLED TO_BFLOAT16 ARRAY),
+            check_rows(4 * COUNT, 4, 4, 2))
 
-MS_TEST(an_element_that_is_stored_and_not_known_may_depend_on_all)
-{
-    find_dense(VECTORS SIN ARRAY);
-    check_rows(4 * COUNT, 0, 0, 0);
-}
+STORY_ALONE(an_element_that_is_stored_and_not_known_may_depend_on_all,
+            find_dense(VECTORS SIN ARRAY), check_rows(4 * COUNT, 0, 0, 0))
 
-MS_TEST(elements_that_are_not_known_are_as_large_as_the_largest)
-{
-    find_dense(VECTORS "NS0_11AnyFunctorIfEE" ARRAY);
-    check_rows(16 * COUNT, 0, 0, 0);
-}
+STORY_ALONE(elements_that_are_not_known_are_as_large_as_the_largest,
+            find_dense(VECTORS "NS0_11AnyFunctorIfEE" ARRAY), check_rows(16 * COUNT, 0, 0, 0))
 
-MS_TEST(a_cast_has_the_sizes_in_its_parameters)
-{
-    find_cast(UNROLLED SIN CAST_ARRAY);
-    check_rows(2 * COUNT, 2, 2, 8);
-}
+STORY_ALONE(a_cast_has_the_sizes_in_its_parameters, find_cast(UNROLLED SIN CAST_ARRAY),
+            check_rows(2 * COUNT, 2, 2, 8))
 
 MS_TEST(a_cast_whose_parameters_are_others_loads_as_much_as_it_can)
 {
@@ -336,29 +324,24 @@ static void find_strided(const char *name, const struct dimension *dimensions, s
     ms_loads_find(layout, &packed, 8, &loads);
 }
 
-MS_TEST(rows_that_lie_apart_are_loaded_from_the_first_to_the_last)
-{
-    find_strided(TO_HALF, (const struct dimension[]){{10, 2, 4}, {7, 20, 400}}, 2);
-    check_rows(6 * 400 + 10 * 4, 10 * 4, 400, 20);
-    find_strided(TO_HALF, (const struct dimension[]){{10, 2, 8}}, 1);
-    check_rows(9 * 8 + 4, 4, 8, 2);
-    find_strided(TO_HALF, (const struct dimension[]){{10, 2, 4}, {3, 20, 40}, {5, 60, 1000}}, 3);
-    check_rows(4 * 1000 + 3 * 40, 3 * 40, 1000, 60);
-}
+STORY_ALONE(rows_that_lie_apart_are_loaded_from_the_first_to_the_last,
+            find_strided(TO_HALF, (const struct dimension[]){{10, 2, 4}, {7, 20, 400}}, 2),
+            check_rows(6 * 400 + 10 * 4, 10 * 4, 400, 20),
+            find_strided(TO_HALF, (const struct dimension[]){{10, 2, 8}}, 1),
+            check_rows(9 * 8 + 4, 4, 8, 2),
+            find_strided(TO_HALF,
+                         (const struct dimension[]){{10, 2, 4}, {3, 20, 40}, {5, 60, 1000}}, 3),
+            check_rows(4 * 1000 + 3 * 40, 3 * 40, 1000, 60))
 
 /* A row needs a column of a transposed tensor. */
-MS_TEST(a_row_may_need_bytes_of_nearly_all_rows)
-{
-    find_strided(TO_HALF, (const struct dimension[]){{10, 2, 400}, {7, 20, 4}}, 2);
-    check_rows(9 * 400 + 6 * 4 + 4, 9 * 400 + 4, 4, 20);
-}
+STORY_ALONE(a_row_may_need_bytes_of_nearly_all_rows,
+            find_strided(TO_HALF, (const struct dimension[]){{10, 2, 400}, {7, 20, 4}}, 2),
+            check_rows(9 * 400 + 6 * 4 + 4, 9 * 400 + 4, 4, 20))
 
-MS_TEST(elements_of_a_strided_loop_may_be_large)
-{
-    find_strided(LOOP "NS0_11AnyFunctorIfEEEEvS7_RKT_EUliE_EEviT1_",
-                 (const struct dimension[]){{10, 2, 4}, {7, 20, 400}}, 2);
-    check_rows(6 * 400 + 9 * 4 + 16, 9 * 4 + 16, 400, 20);
-}
+STORY_ALONE(elements_of_a_strided_loop_may_be_large,
+            find_strided(LOOP "NS0_11AnyFunctorIfEEEEvS7_RKT_EUliE_EEviT1_",
+                         (const struct dimension[]){{10, 2, 4}, {7, 20, 400}}, 2),
+            check_rows(6 * 400 + 9 * 4 + 16, 9 * 4 + 16, 400, 20))
 
 MS_TEST(rows_of_the_output_that_lie_in_each_other_may_need_all)
 {

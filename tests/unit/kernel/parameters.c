@@ -167,34 +167,19 @@ MS_TEST_AFTER(start, a_layout_has_as_many_bytes_as_its_last_parameter_needs)
     CHECK_EQ(strcmp(layout->name, "many"), 0);
 }
 
-MS_TEST_AFTER(start, a_driver_that_tells_no_end_is_not_known)
-{
-    many = 4095;
-    CHECK(look(MANY)->known && look(MANY)->count == 4095);
-    ms_parameters_forget(NULL);
-    many = 4096;
-    questions = 0;
-    CHECK(!look(MANY)->known && look(MANY)->count == 0);
-    CHECK_EQ(questions, 4096);
-    CHECK_EQ(look(MANY)->bytes, 0);
-}
+STORY_AFTER(start, a_driver_that_tells_no_end_is_not_known, many = 4095,
+            IS(look(MANY)->known &&look(MANY)->count == 4095), ms_parameters_forget(NULL),
+            many = 4096, questions = 0, IS(!look(MANY)->known && look(MANY)->count == 0),
+            EQUALS(questions, 4096), EQUALS(look(MANY)->bytes, 0))
 
-MS_TEST_AFTER(start, the_name_tells_the_rule)
-{
-    name_of_many = "erfinv_kernel_vectorized4_kernel";
-    CHECK_EQ(look(MANY)->rule, MS_RULE_IN_PLACE);
-    CHECK_EQ(look(THREE)->rule, MS_RULE_RUN);
-    ms_parameters_forget(NULL);
-    name_result = CUDA_ERROR_INVALID_HANDLE;
-    CHECK_EQ(strcmp(look(MANY)->name, "?"), 0);
-    CHECK_EQ(look(MANY)->rule, MS_RULE_RUN);
-    ms_parameters_forget(NULL);
-    name_result = CUDA_SUCCESS;
-    name_of_many = NULL;
-    CHECK_EQ(strcmp(look(MANY)->name, "?"), 0);
-    ms_parameters_add_kernel((CUkernel)KERNEL, (CUlibrary)1);
-    CHECK_EQ(strcmp(look(KERNEL)->name, "kernel"), 0);
-}
+STORY_AFTER(start, the_name_tells_the_rule, name_of_many = "erfinv_kernel_vectorized4_kernel",
+            EQUALS(look(MANY)->rule, MS_RULE_IN_PLACE), EQUALS(look(THREE)->rule, MS_RULE_RUN),
+            ms_parameters_forget(NULL), name_result = CUDA_ERROR_INVALID_HANDLE,
+            EQUALS(strcmp(look(MANY)->name, "?"), 0), EQUALS(look(MANY)->rule, MS_RULE_RUN),
+            ms_parameters_forget(NULL), name_result = CUDA_SUCCESS, name_of_many = NULL,
+            EQUALS(strcmp(look(MANY)->name, "?"), 0),
+            ms_parameters_add_kernel((CUkernel)KERNEL, (CUlibrary)1),
+            EQUALS(strcmp(look(KERNEL)->name, "kernel"), 0))
 
 MS_TEST_AFTER(start, a_pointer_lies_within_one_parameter)
 {

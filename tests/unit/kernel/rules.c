@@ -9,6 +9,7 @@
 
 #include "tests/unit/counted_heap.h"
 #include "tools/simcuda/kernels/torch_kernels.h"
+#include "tests/unit/between.h"
 
 #define FILL TORCH_NAME(TORCH_FILL)
 #define ADD_OF_TWO                                                                              \
@@ -18,8 +19,7 @@
 static size_t most_read = SIZE_MAX; /* at a time */
 static int read_count;
 static size_t room = (1 << 20) + 1; /* that the reader has */
-ssize_t __real_read(int file, void *bytes, size_t count);
-ssize_t __wrap_read(int file, void *bytes, size_t count);
+WRAPS(read);
 ssize_t __wrap_read(int file, void *bytes, size_t count)
 {
     read_count++;
@@ -110,13 +110,10 @@ MS_TEST(built_in_rules_know_parts_of_tensors)
 }
 
 /* From the wheel of PyTorch 2.15. */
-MS_TEST(built_in_rules_know_transpositions)
-{
-    ms_rules_read("");
-    CHECK_EQ(ms_rules_match("_ZN2at6native39_GLOBAL__N__b5857774_7_Copy_cu_11f9d6c527"
-                            "transpose_copy_tiled_kernelIjLi1ELi4ELi64ELb0EEEvPKT_PS3_llll"),
-             MS_RULE_FROM_FIRST);
-}
+STORY_ALONE(built_in_rules_know_transpositions, ms_rules_read(""),
+            EQUALS(ms_rules_match("_ZN2at6native39_GLOBAL__N__b5857774_7_Copy_cu_11f9d6c527"
+                                  "transpose_copy_tiled_kernelIjLi1ELi4ELi64ELb0EEEvPKT_PS3_llll"),
+                   MS_RULE_FROM_FIRST))
 
 /* From the wheel of PyTorch 2.15: loops whose functor has pointers of its own. */
 MS_TEST(functors_with_pointers_run)

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /* As OffsetCalculator<2> has them. */
 struct calculator {
@@ -81,15 +82,12 @@ static bool finds_numbers(size_t at)
     return true;
 }
 
-MS_TEST(sizes_and_strides_are_numbers_wherever_they_lie)
-{
-    start(sizeof(struct behind));
-    set_calculator(offsetof(struct behind, calculator));
-    CHECK(finds_numbers(offsetof(struct behind, calculator)));
-    start((sizeof(struct before) + 7) / 8 * 8);
-    set_calculator(offsetof(struct before, calculator));
-    CHECK(finds_numbers(offsetof(struct before, calculator)));
-}
+STORY_ALONE(sizes_and_strides_are_numbers_wherever_they_lie, start(sizeof(struct behind)),
+            set_calculator(offsetof(struct behind, calculator)),
+            IS(finds_numbers(offsetof(struct behind, calculator))),
+            start((sizeof(struct before) + 7) / 8 * 8),
+            set_calculator(offsetof(struct before, calculator)),
+            IS(finds_numbers(offsetof(struct before, calculator))))
 
 MS_TEST(a_single_element_has_no_dimensions)
 {
@@ -499,19 +497,10 @@ MS_TEST(a_copy_of_columns_is_rows)
     CHECK_EQ(rows.dim[1].from_stride, 40000);
 }
 
-MS_TEST(a_launch_may_have_just_as_many_elements_as_its_threads)
-{
-    start_copy();
-    copy.count = 14 * 128 * 4;
-    copy.calculator.sizes[0][0] = 32;
-    copy.calculator.sizes[1][0] = 112;
-    copy.calculator.sizes[2][0] = 2;
-    call.grid[0] = 14;
-    CHECK(finds());
-    CHECK_EQ(rows.width, 64);
-    call.grid[0] = 13;
-    CHECK(!finds());
-}
+STORY_ALONE(a_launch_may_have_just_as_many_elements_as_its_threads, start_copy(),
+            copy.count = 14 * 128 * 4, copy.calculator.sizes[0][0] = 32,
+            copy.calculator.sizes[1][0] = 112, copy.calculator.sizes[2][0] = 2, call.grid[0] = 14,
+            IS(finds()), EQUALS(rows.width, 64), call.grid[0] = 13, IS(!finds()))
 
 MS_TEST(a_copy_may_be_of_one_row_or_of_six_dimensions_of_rows)
 {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /* As PyTorch 2.15 has them. */
 struct wide {
@@ -96,23 +97,10 @@ MS_TEST(lists_are_known_by_their_sizes)
     CHECK(!find());
 }
 
-MS_TEST(a_list_that_pytorch_would_not_make_has_no_tensors)
-{
-    start_wide();
-    CHECK(find());
-    CHECK_EQ(find(), 3);
-    call.grid[1] = 2;
-    CHECK_EQ(find(), 0);
-    call.grid[1] = 1;
-    call.grid[0] = 2241;
-    CHECK_EQ(find(), 0);
-    call.grid[0] = 4;
-    wide.block_to_tensor[3] = 448;
-    CHECK_EQ(find(), 0);
-    wide.block_to_tensor[3] = 2;
-    packed.count -= 8;
-    CHECK_EQ(find(), 0);
-}
+STORY_ALONE(a_list_that_pytorch_would_not_make_has_no_tensors, start_wide(), IS(find()),
+            EQUALS(find(), 3), call.grid[1] = 2, EQUALS(find(), 0), call.grid[1] = 1,
+            call.grid[0] = 2241, EQUALS(find(), 0), call.grid[0] = 4, wide.block_to_tensor[3] = 448,
+            EQUALS(find(), 0), wide.block_to_tensor[3] = 2, packed.count -= 8, EQUALS(find(), 0))
 
 MS_TEST(the_blocks_of_a_tensor_are_moved_up)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/loading/pinned_pool.h"
 
+#include <sys/mman.h>
+
 #include "runtime/base/headroom.h"
 #include "runtime/state/state.h"
 #include "tests/unit/between.h"
@@ -9,7 +11,7 @@
 static struct ms_event event; /* the last one */
 static int event_count;
 
-void __wrap_ms_state_event(const struct ms_event *happened);
+WRAPS(ms_state_event, mmap64, munmap, ms_headroom_find);
 void __wrap_ms_state_event(const struct ms_event *happened)
 {
     event = *happened;
@@ -19,10 +21,6 @@ void __wrap_ms_state_event(const struct ms_event *happened)
 /* Bytes of pageable memory that the last call maps, or unmaps. */
 static size_t mapped_bytes, unmapped_bytes;
 
-void *__real_mmap64(void *address, size_t bytes, int rights, int flags, int file, off_t offset);
-int __real_munmap(void *address, size_t bytes);
-void *__wrap_mmap64(void *address, size_t bytes, int rights, int flags, int file, off_t offset);
-int __wrap_munmap(void *address, size_t bytes);
 void *__wrap_mmap64(void *address, size_t bytes, int rights, int flags, int file, off_t offset)
 {
     mapped_bytes = bytes;
@@ -37,7 +35,6 @@ int __wrap_munmap(void *address, size_t bytes)
 
 static uint64_t host_bytes = UINT64_MAX;
 static int asked;
-struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
 struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
 {
     CHECK_EQ(kind, MS_HEADROOM_MEMORY);

@@ -228,8 +228,7 @@ MS_TEST_AFTER(start, a_failure_is_told_once)
 
 static unsigned starts, may_start;
 
-bool __real_ms_kept_threads_start(struct ms_kept_work *work);
-bool __wrap_ms_kept_threads_start(struct ms_kept_work *work);
+WRAPS(ms_kept_threads_start, ms_file_read_by);
 bool __wrap_ms_kept_threads_start(struct ms_kept_work *work)
 {
     return starts++ < may_start && __real_ms_kept_threads_start(work);
@@ -337,10 +336,6 @@ static char direct_reads[256]; /* "OFFSET+BYTES " of each */
 static size_t most_bytes;      /* that one gives */
 static int interruptions, direct_error;
 
-ssize_t __real_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
-                               size_t bytes, uint64_t offset);
-ssize_t __wrap_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
-                               size_t bytes, uint64_t offset);
 ssize_t __wrap_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
                                size_t bytes, uint64_t offset)
 {
@@ -444,17 +439,10 @@ MS_TEST_AFTER(start_direct, threads_open_a_file_past_the_page_cache_once)
 }
 
 /* By the first and the last page of each MiB. */
-MS_TEST_AFTER(start_direct, a_direct_read_leaves_out_what_is_cached_of_its_range)
-{
-    check_direct(100, 3 * MIB - 150, "0+3145728 ");
-    cache(MIB, MIB);
-    check_direct(100, 3 * MIB - 150, "0+1048576 2097152+1048576 ");
-    check_direct(MIB, MIB, "");
-    check_direct(MIB - 5000, MIB + 5000, "1040384+8192 ");
-    cache(2 * MIB, 1);
-    check_direct(2 * MIB, MIB, "2097152+1048576 ");
-    cache(3 * MIB - 1, 1);
-    check_direct(2 * MIB, MIB - BLOCK, "2097152+1044480 ");
-    check_direct(2 * MIB, MIB, "");
-    check_direct(MIB, 2 * MIB, "");
-}
+STORY_AFTER(start_direct, a_direct_read_leaves_out_what_is_cached_of_its_range,
+            check_direct(100, 3 * MIB - 150, "0+3145728 "), cache(MIB, MIB),
+            check_direct(100, 3 * MIB - 150, "0+1048576 2097152+1048576 "),
+            check_direct(MIB, MIB, ""), check_direct(MIB - 5000, MIB + 5000, "1040384+8192 "),
+            cache(2 * MIB, 1), check_direct(2 * MIB, MIB, "2097152+1048576 "),
+            cache(3 * MIB - 1, 1), check_direct(2 * MIB, MIB - BLOCK, "2097152+1044480 "),
+            check_direct(2 * MIB, MIB, ""), check_direct(MIB, 2 * MIB, ""))

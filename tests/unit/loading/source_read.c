@@ -172,15 +172,10 @@ static void open_null(void *argument)
     open_there = ms_descriptor_open("/dev/null", O_WRONLY);
 }
 
-MS_TEST_AFTER(start, the_copy_is_read_once_there_is_one)
-{
-    CHECK(ms_file_thread_call(open_null, NULL));
-    atomic_store(&file.opened->copy, open_there);
-    CHECK(!ask(false, 3, 5));
-    check_failure(MS_FAILURE_UNREADABLE, 3, 5, EBADF);
-    atomic_store(&file.opened->copy, -1);
-    CHECK(ask(false, 3, 5));
-}
+STORY_AFTER(start, the_copy_is_read_once_there_is_one, IS(ms_file_thread_call(open_null, NULL)),
+            atomic_store(&file.opened->copy, open_there), IS(!ask(false, 3, 5)),
+            check_failure(MS_FAILURE_UNREADABLE, 3, 5, EBADF), atomic_store(&file.opened->copy, -1),
+            IS(ask(false, 3, 5)))
 
 MS_TEST_AFTER(start, a_read_is_a_use_of_the_file_and_ends_it)
 {

@@ -19,6 +19,7 @@
 #include "tests/unit/descriptors.h"
 #include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { BYTES = 3 << 20, ODD = 12345 };
 
@@ -157,11 +158,7 @@ static void check_left(const char *folder)
     CHECK_EQ(live, pieces);
 }
 
-MS_TEST(a_store_leaves_no_memory_and_nothing_open)
-{
-    check_left(NULL);
-    check_left("/tmp");
-}
+STORY_ALONE(a_store_leaves_no_memory_and_nothing_open, check_left(NULL), check_left("/tmp"))
 
 /* As in a program that has closed its standard input. */
 static void check_lowest(void (*check_it)(void))
@@ -191,8 +188,7 @@ static struct {
     unsigned asked;
 } host;
 
-struct ms_headroom __real_ms_headroom_find(enum ms_headroom_kind kind);
-struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+WRAPS(ms_headroom_find, madvise);
 struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
 {
     const bool is_memory = kind == MS_HEADROOM_MEMORY;
@@ -218,8 +214,6 @@ static struct {
     size_t bytes;
 } advised;
 
-int __real_madvise(void *address, size_t count, int advice);
-int __wrap_madvise(void *address, size_t count, int advice);
 int __wrap_madvise(void *address, size_t count, int advice)
 {
     advised.huge += advice == MADV_HUGEPAGE && count > BYTES;
@@ -228,13 +222,11 @@ int __wrap_madvise(void *address, size_t count, int advice)
     return __real_madvise(address, count, advice);
 }
 
-MS_TEST(host_memory_gets_huge_pages_and_a_file_does_not)
-{
-    ms_store_drop(ms_store_create(NULL, BYTES, 0, &fault));
-    CHECK(advised.huge == 1 && advised.not_forked == 1);
-    ms_store_drop(ms_store_create("/tmp", BYTES, 0, &fault));
-    CHECK(advised.huge == 1 && advised.not_forked == 2);
-}
+STORY_ALONE(host_memory_gets_huge_pages_and_a_file_does_not,
+            ms_store_drop(ms_store_create(NULL, BYTES, 0, &fault)),
+            IS(advised.huge == 1 && advised.not_forked == 1),
+            ms_store_drop(ms_store_create("/tmp", BYTES, 0, &fault)),
+            IS(advised.huge == 1 && advised.not_forked == 2))
 
 /* Each begins at a page, one behind the other; what was refused takes no room. */
 MS_TEST(a_store_without_memory_adds_nothing)

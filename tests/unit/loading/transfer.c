@@ -375,15 +375,9 @@ MS_TEST_AFTER(make_files, runs_within_a_run)
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES) - before, 6 * MIB);
 }
 
-MS_TEST_AFTER(make_files, a_transfer_of_no_bytes_calls_no_driver)
-{
-    make_memory(MIB);
-    start(MIB, 4);
-    check_transfer(requests, 0);
-    requests[0] = make_run(&files[0], 5, 0, 0);
-    check_transfer(requests, 1);
-    CHECK_EQ(driver_calls, 0);
-}
+STORY_AFTER(make_files, a_transfer_of_no_bytes_calls_no_driver, make_memory(MIB), start(MIB, 4),
+            check_transfer(requests, 0), requests[0] = make_run(&files[0], 5, 0, 0),
+            check_transfer(requests, 1), EQUALS(driver_calls, 0))
 
 /* --- strides */
 
@@ -615,14 +609,9 @@ MS_TEST_AFTER(make_files, a_file_half_in_the_page_cache)
     }
 }
 
-MS_TEST_AFTER(make_files, file_systems_that_refuse_to_go_past_the_page_cache)
-{
-    deny_with(SYS_openat, 2, O_DIRECT, EINVAL);
-    make_cold(&files[0]);
-    check_whole(&files[0], 4);
-    make_cold(&files[0]);
-    check_whole(&files[0], 0);
-}
+STORY_AFTER(make_files, file_systems_that_refuse_to_go_past_the_page_cache,
+            deny_with(SYS_openat, 2, O_DIRECT, EINVAL), make_cold(&files[0]),
+            check_whole(&files[0], 4), make_cold(&files[0]), check_whole(&files[0], 0))
 
 MS_TEST(a_file_in_memory)
 {
@@ -634,12 +623,8 @@ MS_TEST(a_file_in_memory)
     check_whole(&file, 0);
 }
 
-MS_TEST_AFTER(make_files, a_transfer_works_without_pinned_memory)
-{
-    refuses_pinned = true;
-    check_whole(&files[0], 4);
-    check_whole(&files[0], 0);
-}
+STORY_AFTER(make_files, a_transfer_works_without_pinned_memory, refuses_pinned = true,
+            check_whole(&files[0], 4), check_whole(&files[0], 0))
 
 MS_TEST_AFTER(make_files, staging_is_kept_until_it_is_given_back)
 {
@@ -818,12 +803,8 @@ static bool transfer_some(void)
     return result == CUDA_SUCCESS;
 }
 
-MS_TEST_AFTER(make_files, a_transfer_without_memory_reads_nothing_and_leaks_nothing)
-{
-    start(2 * MIB, 0);
-    CHECK(transfer_some());
-    without_each_piece(transfer_some, 10);
-}
+STORY_AFTER(make_files, a_transfer_without_memory_reads_nothing_and_leaks_nothing,
+            start(2 * MIB, 0), IS(transfer_some()), without_each_piece(transfer_some, 10))
 
 static void wait_long(void)
 {
@@ -831,13 +812,11 @@ static void wait_long(void)
         nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100 * 1000 * 1000}, NULL);
 }
 
-MS_TEST(a_long_transfer_says_how_far_it_is)
-{
-    start_trouble(wait_long, 4);
-    check_transfer(requests, 1);
-    CHECK_EQ(count_log_lines("filling device memory from files: 524288 of 16777216 bytes"), 1);
-    CHECK_EQ(count_log_lines(""), 1);
-}
+STORY_ALONE(a_long_transfer_says_how_far_it_is, start_trouble(wait_long, 4),
+            check_transfer(requests, 1),
+            EQUALS(count_log_lines("filling device memory from files: 524288 of 16777216 bytes"),
+                   1),
+            EQUALS(count_log_lines(""), 1))
 
 /* --- threads */
 
@@ -887,11 +866,8 @@ static void check_readers(size_t bytes, bool are_there)
     CHECK((threads_seen > 0) == are_there || !is_new);
 }
 
-MS_TEST_AFTER(make_files, a_megabyte_is_read_by_several_threads)
-{
-    check_readers(MIB - 1, false);
-    check_readers(MIB, ms_kept_threads_cores() > 1);
-}
+STORY_AFTER(make_files, a_megabyte_is_read_by_several_threads, check_readers(MIB - 1, false),
+            check_readers(MIB, ms_kept_threads_cores() > 1))
 
 MS_TEST(threads_that_read_take_no_signals)
 {

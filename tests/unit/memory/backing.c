@@ -287,19 +287,15 @@ static CUresult create_late(CUmemGenericAllocationHandle *handle, size_t bytes,
     return result;
 }
 
-MS_TEST_BETWEEN(start, release, the_first_of_two_sinks_is_kept)
-{
-    CHECK_EQ(ms_addresses_reserve_backing(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
-    real_create = ms_driver.mem_create;
-    ms_driver.mem_create = create_late;
-    CHECK_EQ(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(fake_memory_at(backing.address), fake_memory_at(faster.address));
-    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
-    CHECK_EQ(ms_backing_device_bytes(0), FAKE_GRANULE);
-    ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE);
-    ms_backing_sink_unmap(&faster, 0, FAKE_GRANULE);
-    ms_backing_release(&faster);
-}
+STORY_BETWEEN(start, release, the_first_of_two_sinks_is_kept,
+              EQUALS(ms_addresses_reserve_backing(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS),
+              real_create = ms_driver.mem_create, ms_driver.mem_create = create_late,
+              EQUALS(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS),
+              EQUALS(fake_memory_at(backing.address), fake_memory_at(faster.address)),
+              EQUALS(fake.physical_bytes, FAKE_GRANULE),
+              EQUALS(ms_backing_device_bytes(0), FAKE_GRANULE),
+              ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE),
+              ms_backing_sink_unmap(&faster, 0, FAKE_GRANULE), ms_backing_release(&faster))
 
 /* Another thread wants memory meanwhile. */
 static CUresult map_under_pressure(CUdeviceptr address, size_t bytes, size_t offset,
@@ -309,15 +305,11 @@ static CUresult map_under_pressure(CUdeviceptr address, size_t bytes, size_t off
     return real_map(address, bytes, offset, handle, flags);
 }
 
-MS_TEST_BETWEEN(start, release, a_sink_that_is_about_to_be_mapped_is_not_dropped)
-{
-    real_map = ms_driver.mem_map;
-    ms_driver.mem_map = map_under_pressure;
-    CHECK_EQ(ms_backing_sink_map(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
-    ms_driver.mem_map = real_map;
-    ms_backing_sink_unmap(&backing, 0, 2 * FAKE_GRANULE);
-    CHECK(ms_backing_drop_sink(0));
-}
+STORY_BETWEEN(start, release, a_sink_that_is_about_to_be_mapped_is_not_dropped,
+              real_map = ms_driver.mem_map, ms_driver.mem_map = map_under_pressure,
+              EQUALS(ms_backing_sink_map(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS),
+              ms_driver.mem_map = real_map, ms_backing_sink_unmap(&backing, 0, 2 * FAKE_GRANULE),
+              IS(ms_backing_drop_sink(0)))
 
 MS_TEST_BETWEEN(start, release, memory_behind_a_handle_of_the_program_is_not_uncovered)
 {
@@ -541,14 +533,9 @@ MS_TEST_BETWEEN(start, release, each_pair_of_devices_is_told_apart)
 }
 
 /* Enabled peers cannot reach a pool's memory, nor what the program maps itself. */
-MS_TEST_BETWEEN(start, release, peers_reach_no_pool)
-{
-    ms_peers_set(0, 3, true);
-    backing.is_pooled = true;
-    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
-    CHECK_EQ(fake_access_at(address_of(0)), 1);
-    ms_peers_set(0, 3, false);
-}
+STORY_BETWEEN(start, release, peers_reach_no_pool, ms_peers_set(0, 3, true),
+              backing.is_pooled = true, EQUALS(cover(0, 1), CUDA_SUCCESS),
+              EQUALS(fake_access_at(address_of(0)), 1), ms_peers_set(0, 3, false))
 
 MS_TEST_BETWEEN(start, release, access_is_given_up_to_the_first_failure)
 {
@@ -726,13 +713,9 @@ MS_TEST_BETWEEN(start_join, end_join, chunks_are_joined_with_their_bytes)
     CHECK_EQ(copies_back, 0); /* nothing is sent to the device */
 }
 
-MS_TEST_BETWEEN(start_join, end_join, a_device_that_cannot_copy_gets_the_bytes_from_the_host)
-{
-    copy_result[2] = CUDA_ERROR_UNKNOWN;
-    CHECK_EQ(join(false), CUDA_SUCCESS);
-    check_joined(true);
-    CHECK_EQ(copies_back, 1);
-}
+STORY_BETWEEN(start_join, end_join, a_device_that_cannot_copy_gets_the_bytes_from_the_host,
+              copy_result[2] = CUDA_ERROR_UNKNOWN, EQUALS(join(false), CUDA_SUCCESS),
+              check_joined(true), EQUALS(copies_back, 1))
 
 MS_TEST_BETWEEN(start_join, end_join, chunks_without_addresses_beside_get_the_bytes_from_the_host)
 {
@@ -743,13 +726,10 @@ MS_TEST_BETWEEN(start_join, end_join, chunks_without_addresses_beside_get_the_by
     CHECK_EQ(copies_back, 1);
 }
 
-MS_TEST_BETWEEN(start_join, end_join, a_backing_that_cannot_be_read_is_not_joined)
-{
-    copy_result[0] = CUDA_ERROR_LAUNCH_FAILED;
-    CHECK_EQ(join(true), CUDA_ERROR_LAUNCH_FAILED);
-    check_joined(false);
-    CHECK_EQ(fake.calls[FAKE_mem_create], 3);
-}
+STORY_BETWEEN(start_join, end_join, a_backing_that_cannot_be_read_is_not_joined,
+              copy_result[0] = CUDA_ERROR_LAUNCH_FAILED,
+              EQUALS(join(true), CUDA_ERROR_LAUNCH_FAILED), check_joined(false),
+              EQUALS(fake.calls[FAKE_mem_create], 3))
 
 MS_TEST_BETWEEN(start_join, end_join, a_join_fails_without_memory_for_both)
 {
@@ -759,12 +739,9 @@ MS_TEST_BETWEEN(start_join, end_join, a_join_fails_without_memory_for_both)
     CHECK_EQ(fake.calls[FAKE_mem_create], 4); /* it is asked for once */
 }
 
-MS_TEST_BETWEEN(start_join, end_join, a_join_that_may_give_up_the_old_memory_has_room)
-{
-    fake.total_bytes = 6 * FAKE_GRANULE;
-    CHECK_EQ(join(true), CUDA_SUCCESS);
-    check_joined(true);
-}
+STORY_BETWEEN(start_join, end_join, a_join_that_may_give_up_the_old_memory_has_room,
+              fake.total_bytes = 6 * FAKE_GRANULE, EQUALS(join(true), CUDA_SUCCESS),
+              check_joined(true))
 
 MS_TEST_BETWEEN(start_join, end_join, joining_is_tried_three_times)
 {
@@ -774,13 +751,9 @@ MS_TEST_BETWEEN(start_join, end_join, joining_is_tried_three_times)
     check_joined(false); /* it is under its old handles */
 }
 
-MS_TEST_BETWEEN(start_join, end_join, a_single_failure_does_not_end_a_join)
-{
-    fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(join(false), CUDA_SUCCESS);
-    CHECK(fake_has_failed());
-    check_joined(true);
-}
+STORY_BETWEEN(start_join, end_join, a_single_failure_does_not_end_a_join,
+              fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN), EQUALS(join(false), CUDA_SUCCESS),
+              IS(fake_has_failed()), check_joined(true))
 
 static CUresult map_nothing(CUdeviceptr address, size_t bytes, size_t offset,
                             CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -790,17 +763,11 @@ static CUresult map_nothing(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 /* Nothing can be mapped any more: what was there is lost, and that is told. */
-MS_TEST_BETWEEN(start_join, end_join, a_join_that_cannot_put_memory_back_says_it_is_lost)
-{
-    real_map = ms_driver.mem_map;
-    ms_driver.mem_map = map_nothing;
-    CHECK_EQ(join(true), CUDA_ERROR_UNKNOWN);
-    CHECK(is_lost);
-    CHECK_EQ(backing.backed_bytes, FAKE_GRANULE);
-    CHECK_EQ(fake.handles, 0);
-    check_sums(0);
-    ms_driver.mem_map = real_map;
-}
+STORY_BETWEEN(start_join, end_join, a_join_that_cannot_put_memory_back_says_it_is_lost,
+              real_map = ms_driver.mem_map, ms_driver.mem_map = map_nothing,
+              EQUALS(join(true), CUDA_ERROR_UNKNOWN), IS(is_lost),
+              EQUALS(backing.backed_bytes, FAKE_GRANULE), EQUALS(fake.handles, 0), check_sums(0),
+              ms_driver.mem_map = real_map)
 
 /* After giving up the old memory: it is tried again, and then lost. */
 MS_TEST_BETWEEN(start_join, end_join, a_join_that_gave_memory_up_in_vain_says_it_is_lost)
@@ -877,19 +844,14 @@ static CUresult fail_to_release(CUmemGenericAllocationHandle handle)
     return CUDA_ERROR_UNKNOWN;
 }
 
-MS_TEST_AFTER(start, the_log_tells_of_memory_that_cannot_be_given_back)
-{
-    open_log(MS_WARN);
-    ms_driver.mem_release = fail_to_release;
-    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
-    CHECK_EQ(count_log_lines("cannot give device memory back: CUDA error 999"), 1);
-    ms_driver.mem_unmap = fail_always;
-    ms_driver.mem_address_free = fail_always;
-    ms_backing_release(&backing);
-    CHECK_EQ(count_log_lines("cannot unmap 65536 bytes at 0x"), 1);
-    CHECK_EQ(count_log_lines("cannot free the addresses at 0x"), 1);
-    CHECK_EQ(count_log_lines("CUDA error 999"), 3);
-}
+STORY_AFTER(start, the_log_tells_of_memory_that_cannot_be_given_back, open_log(MS_WARN),
+            ms_driver.mem_release = fail_to_release, EQUALS(cover(0, 1), CUDA_SUCCESS),
+            EQUALS(count_log_lines("cannot give device memory back: CUDA error 999"), 1),
+            ms_driver.mem_unmap = fail_always, ms_driver.mem_address_free = fail_always,
+            ms_backing_release(&backing),
+            EQUALS(count_log_lines("cannot unmap 65536 bytes at 0x"), 1),
+            EQUALS(count_log_lines("cannot free the addresses at 0x"), 1),
+            EQUALS(count_log_lines("CUDA error 999"), 3))
 
 /* --- the end of the process */
 
@@ -903,12 +865,8 @@ static CUresult unmap_too_late(CUdeviceptr address, size_t bytes)
     return CUDA_ERROR_DEINITIALIZED;
 }
 
-MS_TEST_BETWEEN(start, release, a_driver_that_has_shut_down_is_asked_once)
-{
-    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
-    real_unmap = ms_driver.mem_unmap;
-    ms_driver.mem_unmap = unmap_too_late;
-    CHECK_EQ(ms_backing_uncover(&backing, 0, FAKE_GRANULE, false), FAKE_GRANULE);
-    CHECK_EQ(unmaps, 1);
-    ms_driver.mem_unmap = real_unmap;
-}
+STORY_BETWEEN(start, release, a_driver_that_has_shut_down_is_asked_once,
+              EQUALS(cover(0, 1), CUDA_SUCCESS), real_unmap = ms_driver.mem_unmap,
+              ms_driver.mem_unmap = unmap_too_late,
+              EQUALS(ms_backing_uncover(&backing, 0, FAKE_GRANULE, false), FAKE_GRANULE),
+              EQUALS(unmaps, 1), ms_driver.mem_unmap = real_unmap)

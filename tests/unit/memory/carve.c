@@ -28,8 +28,7 @@ static struct ms_allocation *allocation;
 /* --- a heap that may be out of memory */
 
 static int may_grow = 1000000;
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+WRAPS(ms_heap_realloc);
 void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     return may_grow-- > 0 ? __real_ms_heap_realloc(memory, bytes) : NULL;
@@ -108,29 +107,16 @@ static void check_block(size_t offset, size_t begin, size_t end)
 
 /* --- blocks come and go */
 
-MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_is_one_block)
-{
-    check_block(0, 0, BYTES);
-    check_block(BYTES - 1, 0, BYTES);
-    check_no_block(BYTES);
-    CHECK(ms_carve_is_block(allocation, 0, BYTES));
-}
+STORY_BETWEEN(start, end, an_allocation_that_is_not_carved_is_one_block, check_block(0, 0, BYTES),
+              check_block(BYTES - 1, 0, BYTES), check_no_block(BYTES),
+              IS(ms_carve_is_block(allocation, 0, BYTES)))
 
-MS_TEST_BETWEEN(start, end_anyway, the_first_block_makes_all_else_dead)
-{
-    set(7 * G, BYTES, &unmapped);
-    take(2 * G, 4 * G);
-    check(0, 2 * G, MS_DEAD);
-    check(2 * G, 4 * G, MS_UNDEFINED);
-    check(4 * G, 7 * G, MS_DEAD);
-    take(6 * G, BYTES);
-    check(6 * G, 7 * G, MS_UNDEFINED);
-    check(7 * G, BYTES, MS_UNMAPPED);
-    check_block(0, 2 * G, 4 * G);
-    check_block(4 * G - 1, 2 * G, 4 * G);
-    check_block(4 * G, 6 * G, BYTES);
-    check_no_block(BYTES);
-}
+STORY_BETWEEN(start, end_anyway, the_first_block_makes_all_else_dead, set(7 * G, BYTES, &unmapped),
+              take(2 * G, 4 * G), check(0, 2 * G, MS_DEAD), check(2 * G, 4 * G, MS_UNDEFINED),
+              check(4 * G, 7 * G, MS_DEAD), take(6 * G, BYTES), check(6 * G, 7 * G, MS_UNDEFINED),
+              check(7 * G, BYTES, MS_UNMAPPED), check_block(0, 2 * G, 4 * G),
+              check_block(4 * G - 1, 2 * G, 4 * G), check_block(4 * G, 6 * G, BYTES),
+              check_no_block(BYTES))
 
 static void check_stays_whole(void)
 {
@@ -142,19 +128,11 @@ static void check_stays_whole(void)
     check(0, BYTES, MS_UNDEFINED);
 }
 
-MS_TEST_BETWEEN(start, end, an_allocation_written_as_a_whole_stays_whole)
-{
-    set(0, G, &fill);
-    set(G, 2 * G, &resident);
-    check_stays_whole();
-}
+STORY_BETWEEN(start, end, an_allocation_written_as_a_whole_stays_whole, set(0, G, &fill),
+              set(G, 2 * G, &resident), check_stays_whole())
 
-MS_TEST_BETWEEN(start, end, an_allocation_with_memory_or_dead_bytes_stays_whole)
-{
-    set(0, G, &resident);
-    set(G, 2 * G, &dead);
-    check_stays_whole();
-}
+STORY_BETWEEN(start, end, an_allocation_with_memory_or_dead_bytes_stays_whole, set(0, G, &resident),
+              set(G, 2 * G, &dead), check_stays_whole())
 
 /* Its heap is empty from the nth growth on. */
 static enum ms_carved take_with(int growths, size_t begin, size_t end)
@@ -319,29 +297,17 @@ MS_TEST_BETWEEN(make_ready, end, memory_handed_out_while_ready_becomes_a_block)
     CHECK(!allocation->notes.keeps_dead && !MS_OWN(allocation)->blocks.strayed);
 }
 
-MS_TEST_BETWEEN(make_ready, end, an_allocation_settled_in_part_stays_ready_elsewhere)
-{
-    ms_carve_settle(allocation, 0, BYTES - 1);
-    ms_carve_settle(allocation, 1, BYTES);
-    CHECK(hand_out(0, G));
-    CHECK(ms_ready_report(allocation->address, 0));
-    CHECK(hand_out(4 * G, G));
-    ms_carve_settle(allocation, 4 * G, 4 * G + 1);
-    check_block(0, 4 * G, 5 * G);
-    CHECK(hand_out(0, G));
-    ms_carve_settle(allocation, 0, BYTES);
-    check_block(0, 0, G);
-}
+STORY_BETWEEN(make_ready, end, an_allocation_settled_in_part_stays_ready_elsewhere,
+              ms_carve_settle(allocation, 0, BYTES - 1), ms_carve_settle(allocation, 1, BYTES),
+              IS(hand_out(0, G)), IS(ms_ready_report(allocation->address, 0)),
+              IS(hand_out(4 * G, G)), ms_carve_settle(allocation, 4 * G, 4 * G + 1),
+              check_block(0, 4 * G, 5 * G), IS(hand_out(0, G)),
+              ms_carve_settle(allocation, 0, BYTES), check_block(0, 0, G))
 
-MS_TEST_BETWEEN(make_ready, end, a_block_handed_out_takes_the_place_of_older_blocks)
-{
-    CHECK(hand_out(0, 2 * G));
-    take(G, 3 * G);
-    take(3 * G, 4 * G);
-    ms_carve_settle(allocation, 0, G);
-    check_block(0, 0, 2 * G);
-    check_block(2 * G, 3 * G, 4 * G);
-}
+STORY_BETWEEN(make_ready, end, a_block_handed_out_takes_the_place_of_older_blocks,
+              IS(hand_out(0, 2 * G)), take(G, 3 * G), take(3 * G, 4 * G),
+              ms_carve_settle(allocation, 0, G), check_block(0, 0, 2 * G),
+              check_block(2 * G, 3 * G, 4 * G))
 
 MS_TEST_BETWEEN(make_ready, end, a_block_in_its_last_byte_is_older_too)
 {
@@ -423,15 +389,9 @@ MS_TEST_BETWEEN(start, end, a_block_with_a_shadow_is_not_ready)
     CHECK(!hand_out(0, 1));
 }
 
-MS_TEST_BETWEEN(start, end, a_block_of_one_byte_is_ready)
-{
-    take(0, 1);
-    set(0, 1, &resident);
-    give(0, 1);
-    CHECK(hand_out(0, 1) && !hand_out(1, 1));
-    ms_carve_settle(allocation, 0, BYTES);
-    check_block(0, 0, 1);
-}
+STORY_BETWEEN(start, end, a_block_of_one_byte_is_ready, take(0, 1), set(0, 1, &resident),
+              give(0, 1), IS(hand_out(0, 1) && !hand_out(1, 1)),
+              ms_carve_settle(allocation, 0, BYTES), check_block(0, 0, 1))
 
 /* --- places */
 
@@ -554,12 +514,8 @@ static void check_waits(enum asker asker)
     end();
 }
 
-MS_TEST(a_settle_a_use_and_a_return_wait_for_a_report)
-{
-    check_waits(SETTLE);
-    check_waits(USE);
-    check_waits(RETURN);
-}
+STORY_ALONE(a_settle_a_use_and_a_return_wait_for_a_report, check_waits(SETTLE), check_waits(USE),
+            check_waits(RETURN))
 
 /* --- cutting */
 
@@ -583,14 +539,9 @@ MS_TEST_BETWEEN(start, end_anyway, the_bytes_around_a_cut_stay_a_block)
     check_block(6 * G + 1, 7 * G - 1, 7 * G);
 }
 
-MS_TEST_BETWEEN(start, end, a_cut_range_is_not_left_over)
-{
-    take(0, 4 * G);
-    set(0, 4 * G, &resident);
-    give(0, 4 * G);
-    ms_carve_cut(allocation, 3 * G, 4 * G);
-    CHECK_EQ(ms_carve_leftover_bytes(), 3 * G);
-}
+STORY_BETWEEN(start, end, a_cut_range_is_not_left_over, take(0, 4 * G), set(0, 4 * G, &resident),
+              give(0, 4 * G), ms_carve_cut(allocation, 3 * G, 4 * G),
+              EQUALS(ms_carve_leftover_bytes(), 3 * G))
 
 /* The process ends: the program would use a block of which nothing is known. */
 MS_TEST_BETWEEN(start, end, a_rest_that_cannot_be_recorded_is_fatal)
@@ -678,18 +629,11 @@ MS_TEST_BETWEEN(start, end,
     CHECK(is_scattered(0, 0, 7 * G));
 }
 
-MS_TEST_BETWEEN(start, end, a_block_that_was_handed_out_while_it_was_ready_is_looked_at)
-{
-    take(0, 2 * G);
-    set(0, 2 * G, &resident);
-    give(0, 2 * G);
-    CHECK(ms_ready_report(allocation->address, 10));
-    scatter(7 * G, MOST_PIECES + 1);
-    CHECK(is_scattered(10, 0, BYTES));
-    check_no_block(0);
-    CHECK(!is_scattered(9, 0, 10));
-    check_block(0, 0, 10);
-}
+STORY_BETWEEN(start, end, a_block_that_was_handed_out_while_it_was_ready_is_looked_at,
+              take(0, 2 * G), set(0, 2 * G, &resident), give(0, 2 * G),
+              IS(ms_ready_report(allocation->address, 10)), scatter(7 * G, MOST_PIECES + 1),
+              IS(is_scattered(10, 0, BYTES)), check_no_block(0), IS(!is_scattered(9, 0, 10)),
+              check_block(0, 0, 10))
 
 enum { BYTES_FOR_ONE = 512 << 10 };
 static void start_large(void)
@@ -709,15 +653,12 @@ MS_TEST_BETWEEN(start_large, end, a_large_block_may_be_in_more_pieces)
 
 /* --- giving back */
 
-MS_TEST_BETWEEN(start, end, nothing_is_left_over_unless_a_block_was_there)
-{
-    CHECK_EQ(ms_carve_leftover(allocation, 0, BYTES), 0);
-    set(0, 1, &resident);
-    CHECK_EQ(ms_carve_leftover(allocation, 0, BYTES), 0);
-    ms_carve_set_leftover(allocation, 1);
-    CHECK_EQ(ms_carve_leftover(allocation, 0, BYTES), 1);
-    ms_carve_set_leftover(allocation, 0);
-}
+STORY_BETWEEN(start, end, nothing_is_left_over_unless_a_block_was_there,
+              EQUALS(ms_carve_leftover(allocation, 0, BYTES), 0), set(0, 1, &resident),
+              EQUALS(ms_carve_leftover(allocation, 0, BYTES), 0),
+              ms_carve_set_leftover(allocation, 1),
+              EQUALS(ms_carve_leftover(allocation, 0, BYTES), 1),
+              ms_carve_set_leftover(allocation, 0))
 
 /* Granules 1 and 3 are blocks, all has memory of its own, and all else is left over. */
 static void start_dead(void)
@@ -739,17 +680,13 @@ static void start_dead(void)
 }
 
 /* The last granule reaches behind the end. */
-MS_TEST_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays)
-{
-    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
-    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * G);
-    CHECK_EQ(ms_carve_leftover_bytes(), 0);
-    check(0, G, MS_DEAD);
-    check(2 * G, 3 * G, MS_DEAD);
-    check(3 * G, 4 * G, MS_RESIDENT);
-    check(4 * G, BYTES, MS_DEAD);
-    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, G);
-}
+STORY_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays,
+              EQUALS(ms_carve_give_back(allocation, NULL), 6 * G),
+              EQUALS(ms_allocation_backing(allocation)->backed_bytes, 2 * G),
+              EQUALS(ms_carve_leftover_bytes(), 0), check(0, G, MS_DEAD),
+              check(2 * G, 3 * G, MS_DEAD), check(3 * G, 4 * G, MS_RESIDENT),
+              check(4 * G, BYTES, MS_DEAD),
+              EQUALS(ms_allocation_lineage(allocation)->cached_bytes, G))
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
 {
@@ -790,16 +727,10 @@ MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_keeps_its_memory)
 }
 
 /* Part of a chunk is dead; all of it has to stay. */
-MS_TEST_BETWEEN(start, end, memory_that_a_block_shares_stays)
-{
-    take(0, 2 * G);
-    take(2 * G, 4 * G);
-    set(0, 4 * G, &resident);
-    give(0, 2 * G);
-    CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
-    check(0, 2 * G, MS_DEAD);
-    check(2 * G, 4 * G, MS_RESIDENT);
-}
+STORY_BETWEEN(start, end, memory_that_a_block_shares_stays, take(0, 2 * G), take(2 * G, 4 * G),
+              set(0, 4 * G, &resident), give(0, 2 * G),
+              EQUALS(ms_carve_give_back(allocation, NULL), 0), check(0, 2 * G, MS_DEAD),
+              check(2 * G, 4 * G, MS_RESIDENT))
 
 /* A granule at an offset has the bytes of a file of its own. */
 static void set_file(struct test_file *file, size_t begin, bool is_cached)

@@ -14,6 +14,7 @@
 #include "runtime/memory/space.h"
 #include "tests/unit/snapshot_of.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /*
  * A valid allocation, of which the tests break one thing at a time:
@@ -272,15 +273,9 @@ MS_TEST(a_chunk_lies_in_one_mapping)
     check_violation(chunk_rule, 9 * GRANULE, 10 * GRANULE);
 }
 
-MS_TEST(a_pinned_chunk_is_a_real_mapping)
-{
-    make_mapped();
-    chunks[0].is_pinned = true;
-    check_violation(chunk_rule, 0, 2 * GRANULE);
-    make_mapped();
-    chunks[1].is_pinned = false;
-    check_violation(chunk_rule, 8 * GRANULE, 9 * GRANULE);
-}
+STORY_ALONE(a_pinned_chunk_is_a_real_mapping, make_mapped(), chunks[0].is_pinned = true,
+            check_violation(chunk_rule, 0, 2 * GRANULE), make_mapped(), chunks[1].is_pinned = false,
+            check_violation(chunk_rule, 8 * GRANULE, 9 * GRANULE))
 
 MS_TEST(mappings_are_granules)
 {
@@ -473,13 +468,8 @@ static int signal_of_claims(int claims)
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-MS_TEST(the_process_ends)
-{
-    make();
-    CHECK_EQ(signal_of_claims(1), 0);
-    allocation.leftover_bytes++;
-    CHECK_EQ(signal_of_claims(1), SIGABRT);
-}
+STORY_ALONE(the_process_ends, make(), EQUALS(signal_of_claims(1), 0), allocation.leftover_bytes++,
+            EQUALS(signal_of_claims(1), SIGABRT))
 
 /* Many extents are not looked at each time, but when enough claims have ended. */
 MS_TEST(many_extents_are_checked_sometimes)

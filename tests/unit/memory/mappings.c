@@ -21,8 +21,7 @@ enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
 /* --- a heap that may be out of memory */
 
 static int may_grow = 1000000;
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+WRAPS(ms_heap_realloc);
 void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     return may_grow-- > 0 ? __real_ms_heap_realloc(memory, bytes) : NULL;
@@ -331,13 +330,8 @@ static void carve(size_t begin, size_t end)
     CHECK_EQ(ms_carve_take(allocation, begin, end), MS_CARVED);
 }
 
-MS_TEST_BETWEEN(start, end, a_mapping_of_a_carved_allocation_is_dead)
-{
-    promise_open(0, 2 * G);
-    carve(0, G);
-    promise_open(2 * G, 3 * G);
-    check(G, 3 * G, MS_DEAD);
-}
+STORY_BETWEEN(start, end, a_mapping_of_a_carved_allocation_is_dead, promise_open(0, 2 * G),
+              carve(0, G), promise_open(2 * G, 3 * G), check(G, 3 * G, MS_DEAD))
 
 MS_TEST_BETWEEN(start, end, no_block_is_ready_any_more)
 {

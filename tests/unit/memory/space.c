@@ -219,15 +219,10 @@ MS_TEST_AFTER(start, a_claim_waits_for_the_one_before)
     CHECK(other.got.first == &low.facts);
 }
 
-MS_TEST_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing)
-{
-    CHECK(ms_space_claim(LOW) == &low.facts);
-    start_other(LOW, 0);
-    CHECK(!atomic_load(&other.has_got));
-    ms_space_remove(&low.facts);
-    pthread_join(other.thread, NULL);
-    CHECK(other.got.first == NULL);
-}
+STORY_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing,
+            IS(ms_space_claim(LOW) == &low.facts), start_other(LOW, 0),
+            IS(!atomic_load(&other.has_got)), ms_space_remove(&low.facts),
+            pthread_join(other.thread, NULL), IS(other.got.first == NULL))
 
 MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
 {
@@ -445,8 +440,7 @@ MS_TEST_AFTER(start, devices_that_are_none_have_nothing)
 static pthread_mutex_t *_Atomic last_taken, *_Atomic index_lock;
 static atomic_int index_takes;
 
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+WRAPS(pthread_mutex_lock);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     last_taken = mutex;

@@ -99,17 +99,9 @@ static bool is_complete(void)
     return ms_examining_is_complete(context_of(1), 0);
 }
 
-MS_TEST(nothing_is_asked_before_work_can_read_what_the_host_writes)
-{
-    ms_examining_begin();
-    CHECK(is_complete());
-    set_up();
-    is_busy[1] = true;
-    CHECK(!is_complete());
-    is_busy[1] = false;
-    CHECK(is_complete());
-    CHECK_EQ(all_marks, 2);
-}
+STORY_ALONE(nothing_is_asked_before_work_can_read_what_the_host_writes, ms_examining_begin(),
+            IS(is_complete()), set_up(), is_busy[1] = true, IS(!is_complete()), is_busy[1] = false,
+            IS(is_complete()), EQUALS(all_marks, 2))
 
 MS_TEST_AFTER(set_up, a_context_found_done_is_not_asked_again)
 {
@@ -122,116 +114,51 @@ MS_TEST_AFTER(set_up, a_context_found_done_is_not_asked_again)
     CHECK_EQ(atomic_load(&ms_hot.deferred), 1);
 }
 
-MS_TEST_AFTER(set_up, a_context_is_asked_again_if_nothing_was_deferred_meanwhile)
-{
-    ms_examining_begin();
-    CHECK(is_complete());
-    ms_examining_end();
-    ms_examining_begin();
-    is_busy[1] = true;
-    CHECK(!is_complete() && !is_complete());
-    is_busy[1] = false;
-    CHECK(is_complete());
-    CHECK_EQ(all_marks, 4);
-}
+STORY_AFTER(set_up, a_context_is_asked_again_if_nothing_was_deferred_meanwhile,
+            ms_examining_begin(), IS(is_complete()), ms_examining_end(), ms_examining_begin(),
+            is_busy[1] = true, IS(!is_complete() && !is_complete()), is_busy[1] = false,
+            IS(is_complete()), EQUALS(all_marks, 4))
 
-MS_TEST_AFTER(set_up, a_call_that_can_reach_anything_is_waited_for)
-{
-    ms_examining_begin();
-    CHECK(is_complete());
-    ms_examining_missed();
-    is_busy[1] = true;
-    CHECK(!is_complete());
-}
+STORY_AFTER(set_up, a_call_that_can_reach_anything_is_waited_for, ms_examining_begin(),
+            IS(is_complete()), ms_examining_missed(), is_busy[1] = true, IS(!is_complete()))
 
-MS_TEST_AFTER(set_up, a_call_that_comes_while_the_driver_is_asked_counts)
-{
-    ms_examining_begin();
-    on_mark = ms_examining_missed;
-    CHECK(is_complete());
-    on_mark = NULL;
-    CHECK(is_complete());
-    CHECK_EQ(all_marks, 2);
-}
+STORY_AFTER(set_up, a_call_that_comes_while_the_driver_is_asked_counts, ms_examining_begin(),
+            on_mark = ms_examining_missed, IS(is_complete()), on_mark = NULL, IS(is_complete()),
+            EQUALS(all_marks, 2))
 
-MS_TEST_AFTER(set_up, each_context_that_reaches_the_device_is_asked)
-{
-    ms_examining_add_context(context_of(2), 0);
-    ms_examining_add_context(context_of(2), 0);
-    ms_examining_add_context(context_of(3), 1);
-    ms_examining_begin();
-    is_busy[3] = true;
-    CHECK(is_complete());
-    CHECK(marks[1] == 1 && marks[2] == 1 && marks[3] == 0);
-    ms_examining_missed();
-    ms_peers_set(0, 1, true);
-    CHECK(!is_complete());
-    ms_examining_forget_context(context_of(3));
-    CHECK(is_complete());
-    ms_examining_missed();
-    is_busy[2] = true;
-    CHECK(!is_complete());
-}
+STORY_AFTER(set_up, each_context_that_reaches_the_device_is_asked,
+            ms_examining_add_context(context_of(2), 0), ms_examining_add_context(context_of(2), 0),
+            ms_examining_add_context(context_of(3), 1), ms_examining_begin(), is_busy[3] = true,
+            IS(is_complete()), IS(marks[1] == 1 && marks[2] == 1 && marks[3] == 0),
+            ms_examining_missed(), ms_peers_set(0, 1, true), IS(!is_complete()),
+            ms_examining_forget_context(context_of(3)), IS(is_complete()), ms_examining_missed(),
+            is_busy[2] = true, IS(!is_complete()))
 
-MS_TEST_AFTER(set_up, devices_are_found_done_one_by_one)
-{
-    ms_examining_add_context(context_of(2), 1);
-    is_busy[2] = true;
-    ms_examining_begin();
-    CHECK(is_complete());
-    CHECK(!ms_examining_is_complete(context_of(2), 1));
-    CHECK(is_complete());
-}
+STORY_AFTER(set_up, devices_are_found_done_one_by_one, ms_examining_add_context(context_of(2), 1),
+            is_busy[2] = true, ms_examining_begin(), IS(is_complete()),
+            IS(!ms_examining_is_complete(context_of(2), 1)), IS(is_complete()))
 
 static bool no_kernel(void)
 {
     return ms_examining_no_kernel(context_of(1));
 }
 
-MS_TEST_AFTER(set_up, a_context_without_a_launch_runs_no_kernel)
-{
-    ms_examining_add_context(context_of(2), 1);
-    ms_examining_begin();
-    is_busy[2] = true;
-    CHECK(!no_kernel());
-    is_busy[2] = false;
-    CHECK(no_kernel());
-    is_busy[1] = is_busy[2] = true;
-    CHECK(no_kernel());
-    ms_examining_launched();
-    CHECK(!no_kernel());
-    is_busy[1] = is_busy[2] = false;
-    CHECK(no_kernel());
-    ms_examining_missed();
-    is_busy[1] = true;
-    CHECK(!no_kernel());
-}
+STORY_AFTER(set_up, a_context_without_a_launch_runs_no_kernel,
+            ms_examining_add_context(context_of(2), 1), ms_examining_begin(), is_busy[2] = true,
+            IS(!no_kernel()), is_busy[2] = false, IS(no_kernel()), is_busy[1] = is_busy[2] = true,
+            IS(no_kernel()), ms_examining_launched(), IS(!no_kernel()),
+            is_busy[1] = is_busy[2] = false, IS(no_kernel()), ms_examining_missed(),
+            is_busy[1] = true, IS(!no_kernel()))
 
 /* Launches are not seen then. */
-MS_TEST_AFTER(set_up, kernels_are_asked_for_each_time_while_nothing_is_deferred)
-{
-    CHECK(no_kernel());
-    ms_examining_begin();
-    is_busy[1] = true;
-    CHECK(!no_kernel());
-    is_busy[1] = false;
-    CHECK(no_kernel());
-    ms_examining_end();
-    is_busy[1] = true;
-    CHECK(!no_kernel());
-    ms_examining_begin();
-    CHECK(!no_kernel());
-}
+STORY_AFTER(set_up, kernels_are_asked_for_each_time_while_nothing_is_deferred, IS(no_kernel()),
+            ms_examining_begin(), is_busy[1] = true, IS(!no_kernel()), is_busy[1] = false,
+            IS(no_kernel()), ms_examining_end(), is_busy[1] = true, IS(!no_kernel()),
+            ms_examining_begin(), IS(!no_kernel()))
 
-MS_TEST_AFTER(set_up, a_launch_while_the_driver_is_asked_counts)
-{
-    ms_examining_begin();
-    on_mark = ms_examining_launched;
-    CHECK(no_kernel());
-    on_mark = NULL;
-    is_busy[1] = true;
-    CHECK(!no_kernel());
-}
+STORY_AFTER(set_up, a_launch_while_the_driver_is_asked_counts, ms_examining_begin(),
+            on_mark = ms_examining_launched, IS(no_kernel()), on_mark = NULL, is_busy[1] = true,
+            IS(!no_kernel()))
 
 MS_TEST_AFTER(set_up, work_is_never_complete_with_more_contexts_than_are_kept)
 {

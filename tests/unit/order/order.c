@@ -95,7 +95,7 @@ static bool is_idle(void)
 }
 
 static int yields, yields_late, naps;
-int __wrap_sched_yield(void);
+WRAPS(sched_yield, nanosleep);
 int __wrap_sched_yield(void)
 {
     yields++;
@@ -103,7 +103,6 @@ int __wrap_sched_yield(void)
     return 0;
 }
 
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     CHECK(time->tv_sec == 0 && time->tv_nsec == 50000 && left == NULL);
@@ -349,41 +348,23 @@ MS_TEST_AFTER(set_up, within_a_time_a_context_ends_or_does_not)
 }
 
 /* An end without a begin may be of a capture that was there before. */
-MS_TEST_AFTER(set_up, captures_are_counted)
-{
-    ms_order_set_capture(false);
-    CHECK(!ms_is_capturing());
-    ms_order_set_capture(true);
-    ms_order_set_capture(true);
-    ms_order_set_capture(false);
-    CHECK(ms_is_capturing() && !ms_order_may_record(STREAM));
-    ms_order_set_capture(false);
-    CHECK(!ms_is_capturing() && ms_order_may_record(STREAM));
-}
+STORY_AFTER(set_up, captures_are_counted, ms_order_set_capture(false), IS(!ms_is_capturing()),
+            ms_order_set_capture(true), ms_order_set_capture(true), ms_order_set_capture(false),
+            IS(ms_is_capturing() && !ms_order_may_record(STREAM)), ms_order_set_capture(false),
+            IS(!ms_is_capturing() && ms_order_may_record(STREAM)))
 
-MS_TEST_AFTER(set_up, a_gate_is_for_copies_too_where_the_shim_has_started)
-{
-    atomic_store(&ms_hot.gated, 0);
-    ms_order_add_gate();
-    CHECK(!ms_is_gated() && atomic_load(&ms_hot.gated_copies) == 0);
-    atomic_store(&ms_hot.started, 1);
-    ms_order_add_gate();
-    CHECK(ms_is_gated() && atomic_load(&ms_hot.gated_copies) == 1);
-}
+STORY_AFTER(set_up, a_gate_is_for_copies_too_where_the_shim_has_started,
+            atomic_store(&ms_hot.gated, 0), ms_order_add_gate(),
+            IS(!ms_is_gated() && atomic_load(&ms_hot.gated_copies) == 0),
+            atomic_store(&ms_hot.started, 1), ms_order_add_gate(),
+            IS(ms_is_gated() && atomic_load(&ms_hot.gated_copies) == 1))
 
 /* Where nothing gates it, it is only asked whether it is a stream. */
-MS_TEST_AFTER(set_up, an_ungated_stream_need_not_be_idle)
-{
-    ms_driver.stream_query = use_stream;
-    atomic_store(&ms_hot.gated, 0);
-    stream_result = CUDA_ERROR_NOT_READY;
-    CHECK(ms_order_may_record(STREAM));
-    stream_result = CUDA_SUCCESS;
-    CHECK(ms_order_may_record(STREAM));
-    stream_result = CUDA_ERROR_INVALID_HANDLE;
-    CHECK(!ms_order_may_record(STREAM));
-    CHECK_EQ(queries, 0);
-}
+STORY_AFTER(set_up, an_ungated_stream_need_not_be_idle, ms_driver.stream_query = use_stream,
+            atomic_store(&ms_hot.gated, 0), stream_result = CUDA_ERROR_NOT_READY,
+            IS(ms_order_may_record(STREAM)), stream_result = CUDA_SUCCESS,
+            IS(ms_order_may_record(STREAM)), stream_result = CUDA_ERROR_INVALID_HANDLE,
+            IS(!ms_order_may_record(STREAM)), EQUALS(queries, 0))
 
 MS_TEST_AFTER(set_up, a_context_is_never_idle_where_the_driver_cannot_tell)
 {
@@ -423,25 +404,15 @@ MS_TEST_AFTER(set_up, a_context_whose_events_come_too_early_is_waited_for_withou
     CHECK(!is_idle());
 }
 
-MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_waited_for)
-{
-    ms_order_set_capture(true);
-    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    CHECK_EQ(marks + waits + synchronisations, 0);
-    ms_order_set_capture(false);
-}
+STORY_AFTER(set_up, a_context_with_a_capture_is_not_waited_for, ms_order_set_capture(true),
+            EQUALS(ms_order_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+            EQUALS(marks + waits + synchronisations, 0), ms_order_set_capture(false))
 
-MS_TEST_AFTER(set_up, only_during_a_capture_the_driver_is_asked_what_that_allows)
-{
-    is_busy = true;
-    asks_what_is_allowed = true;
-    CHECK_EQ(ms_order_capture_allows(), CUDA_SUCCESS);
-    CHECK_EQ(queries, 0);
-    ms_order_set_capture(true);
-    CHECK_EQ(ms_order_capture_allows(), CUDA_ERROR_NOT_READY);
-    CHECK_EQ(queries, 1);
-    ms_order_set_capture(false);
-}
+STORY_AFTER(set_up, only_during_a_capture_the_driver_is_asked_what_that_allows, is_busy = true,
+            asks_what_is_allowed = true, EQUALS(ms_order_capture_allows(), CUDA_SUCCESS),
+            EQUALS(queries, 0), ms_order_set_capture(true),
+            EQUALS(ms_order_capture_allows(), CUDA_ERROR_NOT_READY), EQUALS(queries, 1),
+            ms_order_set_capture(false))
 
 MS_TEST_AFTER(set_up, whether_host_memory_may_change_is_asked_without_a_wait)
 {
@@ -497,22 +468,11 @@ static void start_other(void)
     CHECK(!atomic_load(&may_begin));
 }
 
-MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_waited_for)
-{
-    on_mark = start_other;
-    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS);
-    pthread_join(other, NULL);
-    CHECK(atomic_load(&may_begin));
-    ms_order_set_capture(false);
-    atomic_store(&may_begin, false);
-}
+STORY_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_waited_for, on_mark = start_other,
+            EQUALS(ms_order_context_wait(CONTEXT), CUDA_SUCCESS), pthread_join(other, NULL),
+            IS(atomic_load(&may_begin)), ms_order_set_capture(false),
+            atomic_store(&may_begin, false))
 
-MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_asked)
-{
-    on_mark = start_other;
-    CHECK(is_idle());
-    pthread_join(other, NULL);
-    CHECK(atomic_load(&may_begin));
-    ms_order_set_capture(false);
-    CHECK_EQ(atomic_load(&ms_hot.captures), 0);
-}
+STORY_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_asked, on_mark = start_other,
+            IS(is_idle()), pthread_join(other, NULL), IS(atomic_load(&may_begin)),
+            ms_order_set_capture(false), EQUALS(atomic_load(&ms_hot.captures), 0))

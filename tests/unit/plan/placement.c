@@ -8,6 +8,7 @@
 
 #include "runtime/plan/placement.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 #define MESH(mesh) "{\"format\": \"metashard-plan/1\", \"mesh\": {" mesh "}, \"tensors\": ["
 #define TENSOR(shape, placements) \
@@ -89,15 +90,13 @@ static void check_all(const char *text, const char *const *wanted, uint32_t worl
     leave(&used);
 }
 
-MS_TEST(more_ranks_than_rows)
-{
-    check_all(ALONE("\"dp\": 4", "2, 3", "[{\"shard\": 0}]"),
-              (const char *const[]){"0-6", "6-12", "", ""}, 4);
-    check_all(ALONE("\"dp\": 4", "5", "[{\"shard\": 0}]"),
-              (const char *const[]){"0-4", "4-8", "8-10", ""}, 4);
-    check_all(ALONE("\"dp\": 5", "2", "[{\"flat\": \"zero3\"}]"),
-              (const char *const[]){"0-2", "2-4", "", "", ""}, 5);
-}
+STORY_ALONE(more_ranks_than_rows,
+            check_all(ALONE("\"dp\": 4", "2, 3", "[{\"shard\": 0}]"),
+                      (const char *const[]){"0-6", "6-12", "", ""}, 4),
+            check_all(ALONE("\"dp\": 4", "5", "[{\"shard\": 0}]"),
+                      (const char *const[]){"0-4", "4-8", "8-10", ""}, 4),
+            check_all(ALONE("\"dp\": 5", "2", "[{\"flat\": \"zero3\"}]"),
+                      (const char *const[]){"0-2", "2-4", "", "", ""}, 5))
 
 MS_TEST(tensors_without_elements_have_no_ranges)
 {
@@ -122,33 +121,29 @@ MS_TEST(tensors_without_dimensions_are_one_element)
     leave(&used);
 }
 
-MS_TEST(the_order_of_placements)
-{
-    check_all(ALONE("\"dp\": 2, \"tp\": 2", "8",
-                    "{\"tp\": {\"shard\": 0}, \"dp\": {\"shard\": 0}}"),
-              (const char *const[]){"0-4", "8-12", "4-8", "12-16"}, 4);
-    check_all(ALONE("\"dp\": 2, \"tp\": 2", "8",
-                    "{\"dp\": {\"shard\": 0}, \"tp\": {\"shard\": 0}}"),
-              (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4);
-    check_all(ALONE("\"dp\": 2, \"tp\": 2", "8", "[{\"shard\": 0}, {\"shard\": 0}]"),
-              (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4);
-    check_all(ALONE("\"dp\": 2, \"tp\": 2", "2, 4",
-                    "{\"dp\": {\"flat\": \"zero3\"}, \"tp\": {\"shard\": 1}}"),
-              (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4);
-}
+STORY_ALONE(the_order_of_placements,
+            check_all(ALONE("\"dp\": 2, \"tp\": 2", "8",
+                            "{\"tp\": {\"shard\": 0}, \"dp\": {\"shard\": 0}}"),
+                      (const char *const[]){"0-4", "8-12", "4-8", "12-16"}, 4),
+            check_all(ALONE("\"dp\": 2, \"tp\": 2", "8",
+                            "{\"dp\": {\"shard\": 0}, \"tp\": {\"shard\": 0}}"),
+                      (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4),
+            check_all(ALONE("\"dp\": 2, \"tp\": 2", "8", "[{\"shard\": 0}, {\"shard\": 0}]"),
+                      (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4),
+            check_all(ALONE("\"dp\": 2, \"tp\": 2", "2, 4",
+                            "{\"dp\": {\"flat\": \"zero3\"}, \"tp\": {\"shard\": 1}}"),
+                      (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4))
 
-MS_TEST(interleaved_parts_are_sharded_each_by_itself)
-{
-    check_all(ALONE("\"tp\": 2", "8", "[{\"shard\": 0, \"interleave\": [2, 1, 1]}]"),
-              (const char *const[]){"0-4 8-10 12-14", "4-8 10-12 14-16"}, 2);
-    check_all(ALONE("\"tp\": 2, \"dp\": 2", "8",
-                    "[{\"shard\": 0, \"interleave\": [2, 1, 1]}, {\"shard\": 0}]"),
-              (const char *const[]){"0-4", "8-10 12-14", "4-8", "10-12 14-16"}, 4);
-    check_all(ALONE("\"tp\": 3", "4", "[{\"shard\": 0, \"interleave\": [1, 1]}]"),
-              (const char *const[]){"0-2 4-6", "2-4 6-8", ""}, 3);
-    check_all(ALONE("\"tp\": 1", "8", "[{\"shard\": 0, \"interleave\": [2, 1, 1]}]"),
-              (const char *const[]){"0-16"}, 1);
-}
+STORY_ALONE(interleaved_parts_are_sharded_each_by_itself,
+            check_all(ALONE("\"tp\": 2", "8", "[{\"shard\": 0, \"interleave\": [2, 1, 1]}]"),
+                      (const char *const[]){"0-4 8-10 12-14", "4-8 10-12 14-16"}, 2),
+            check_all(ALONE("\"tp\": 2, \"dp\": 2", "8",
+                            "[{\"shard\": 0, \"interleave\": [2, 1, 1]}, {\"shard\": 0}]"),
+                      (const char *const[]){"0-4", "8-10 12-14", "4-8", "10-12 14-16"}, 4),
+            check_all(ALONE("\"tp\": 3", "4", "[{\"shard\": 0, \"interleave\": [1, 1]}]"),
+                      (const char *const[]){"0-2 4-6", "2-4 6-8", ""}, 3),
+            check_all(ALONE("\"tp\": 1", "8", "[{\"shard\": 0, \"interleave\": [2, 1, 1]}]"),
+                      (const char *const[]){"0-16"}, 1))
 
 MS_TEST(sixty_four_parts_cut_again)
 {

@@ -10,6 +10,7 @@
 #include "runtime/base/launcher.h"
 #include "runtime/plan/placement.h"
 #include "tests/unit/counted_pages.h"
+#include "tests/unit/between.h"
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 #define PLAN "'format':'metashard-plan/1','tensors':[]"
@@ -225,14 +226,10 @@ MS_TEST(each_launcher_gives_a_rank)
     }
 }
 
-MS_TEST(the_first_launcher_s_rank_counts)
-{
-    clear_environment();
-    setenv(ms_launchers[1].rank, "1", 1);
-    setenv(ms_launchers[2].rank, "2", 1);
-    CHECK_EQ(find_rank("RANK", NULL, "WORLD_SIZE", NULL), 1);
-    CHECK_EQ(find_rank("RANK", "3", "WORLD_SIZE", NULL), 3);
-}
+STORY_ALONE(the_first_launcher_s_rank_counts, clear_environment(),
+            setenv(ms_launchers[1].rank, "1", 1), setenv(ms_launchers[2].rank, "2", 1),
+            EQUALS(find_rank("RANK", NULL, "WORLD_SIZE", NULL), 1),
+            EQUALS(find_rank("RANK", "3", "WORLD_SIZE", NULL), 3))
 
 MS_TEST(a_launcher_s_number_has_digits_alone)
 {
@@ -333,16 +330,12 @@ static bool lay_out(void)
     return is_good;
 }
 
-MS_TEST(a_layout_without_memory_fails_and_leaks_nothing)
-{
-    laid = parse_good("{'format':'metashard-plan/1','mesh':{'a':2,'b':3},'tensors':["
-                      "{'name':'w','dtype':'U8','shape':[6],'placements':[{'shard':0}]},"
-                      "{'name':'u','dtype':'U8','shape':[6],'placements':["
-                      "{'flat':'fsdp1','unit':'x'}]}]}");
-    without_each_piece(lay_out, 10);
-    ms_plan_destroy(laid);
-    CHECK_EQ(live, 0);
-}
+STORY_ALONE(a_layout_without_memory_fails_and_leaks_nothing,
+            laid = parse_good("{'format':'metashard-plan/1','mesh':{'a':2,'b':3},'tensors':["
+                              "{'name':'w','dtype':'U8','shape':[6],'placements':[{'shard':0}]},"
+                              "{'name':'u','dtype':'U8','shape':[6],'placements':["
+                              "{'flat':'fsdp1','unit':'x'}]}]}"),
+            without_each_piece(lay_out, 10), ms_plan_destroy(laid), EQUALS(live, 0))
 
 MS_TEST(a_plan_is_read_from_a_file)
 {

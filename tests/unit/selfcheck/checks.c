@@ -242,14 +242,9 @@ MS_TEST(an_event_of_the_context_that_is_complete_too_early)
     expect(MS_FACT_CONTEXT_EVENT);
 }
 
-MS_TEST_AFTER(begin, a_driver_without_events_of_the_context)
-{
-    fake_fail(FAKE_ctx_record_event, 1, CUDA_ERROR_NOT_SUPPORTED);
-    run();
-    CHECK(fake_has_failed());
-    CHECK_EQ(report.unmet | report.unknown, 0);
-    fake_check_empty();
-}
+STORY_AFTER(begin, a_driver_without_events_of_the_context,
+            fake_fail(FAKE_ctx_record_event, 1, CUDA_ERROR_NOT_SUPPORTED), run(),
+            IS(fake_has_failed()), EQUALS(report.unmet | report.unknown, 0), fake_check_empty())
 
 /* After an unmapping, this driver maps the memory that was there before. */
 static CUmemGenericAllocationHandle mapped_first;

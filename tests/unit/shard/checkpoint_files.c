@@ -306,9 +306,8 @@ MS_TEST(a_file_that_its_index_does_not_name_is_read_alone)
 }
 
 static unsigned stats;
-int __real_stat64(const char *path, struct stat *stat_out);
-int __wrap_stat64(const char *path, struct stat *stat_out);
-int __wrap_stat64(const char *path, struct stat *stat_out)
+WRAPS(stat64);
+int __wrap_stat64(const char *path, struct stat64 *stat_out)
 {
     stats++;
     return __real_stat64(path, stat_out);

@@ -223,10 +223,7 @@ MS_TEST_BETWEEN(start, end, a_plan_that_does_not_fit_decides_nothing)
 /* How often somebody begins to walk the ranges of a tensor. */
 static unsigned begins;
 
-void __real_ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
-                               size_t tensor);
-void __wrap_ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
-                               size_t tensor);
+WRAPS(ms_placement_begin);
 void __wrap_ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
                                size_t tensor)
 {

@@ -32,9 +32,7 @@ static struct ms_state_plan published;
 static uint32_t page_rank, page_ranks;
 static int event_count, plan_count, rank_count;
 
-void __wrap_ms_state_event(const struct ms_event *happened);
-void __wrap_ms_state_set_plan(const struct ms_state_plan *plan);
-void __wrap_ms_state_set_rank(uint32_t rank, uint32_t ranks);
+WRAPS(ms_state_event, ms_state_set_plan, ms_state_set_rank);
 void __wrap_ms_state_event(const struct ms_event *happened)
 {
     event = *happened;
@@ -108,15 +106,11 @@ MS_TEST_AFTER(start, a_plan_with_a_rank_is_in_force_at_once)
     CHECK_EQ(count_log_lines(""), 2);
 }
 
-MS_TEST_AFTER(start, a_plan_is_advice_if_the_mode_does_not_say_otherwise)
-{
-    ms_config.plan_mode = MS_ENFORCE;
-    CHECK(!ms_shard_enforces());
-    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
-    CHECK(ms_shard_enforces() && describe()->enforced);
-    ms_config.plan_mode = MS_ADVISE;
-    CHECK(!ms_shard_enforces() && !describe()->enforced);
-}
+STORY_AFTER(start, a_plan_is_advice_if_the_mode_does_not_say_otherwise,
+            ms_config.plan_mode = MS_ENFORCE, IS(!ms_shard_enforces()),
+            set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}"),
+            IS(ms_shard_enforces() && describe()->enforced), ms_config.plan_mode = MS_ADVISE,
+            IS(!ms_shard_enforces() && !describe()->enforced))
 
 MS_TEST_AFTER(start, parts_are_received_of_a_broadcast_to_all_ranks)
 {
@@ -190,12 +184,8 @@ MS_TEST_AFTER(start, coordinates_along_all_dimensions_are_a_rank)
     check_force(1, 5, 6);
 }
 
-MS_TEST_AFTER(start, a_group_of_all_ranks_is_the_world)
-{
-    set_plan(grid);
-    CHECK(ms_shard_add_communicator(6, 5, true));
-    check_force(1, 5, 6);
-}
+STORY_AFTER(start, a_group_of_all_ranks_is_the_world, set_plan(grid),
+            IS(ms_shard_add_communicator(6, 5, true)), check_force(1, 5, 6))
 
 MS_TEST_AFTER(start, a_group_tells_no_rank_of_two_dimensions_of_a_size)
 {
@@ -499,18 +489,12 @@ static void check_idle(const char *wanted)
     CHECK_EQ(live, with_sheet);
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, an_entry_that_meets_no_tensor_is_idle)
-{
-    check_idle("0:a 1:b 2:x* 3:y* ");
-    name_tensor(allocation->address, 1000, "a");
-    name_tensor(allocation->address + 1000, 10, "yes");
-    check_idle("1:b 2:x* ");
-    name_tensor(allocation->address + 2000, 2000, "b");
-    name_tensor(allocation->address + 1000, 10, "xes");
-    check_idle("3:y* ");
-    forget(0, BYTES);
-    check_idle("0:a 1:b 2:x* 3:y* ");
-}
+STORY_BETWEEN(start_memory, end_memory, an_entry_that_meets_no_tensor_is_idle,
+              check_idle("0:a 1:b 2:x* 3:y* "), name_tensor(allocation->address, 1000, "a"),
+              name_tensor(allocation->address + 1000, 10, "yes"), check_idle("1:b 2:x* "),
+              name_tensor(allocation->address + 2000, 2000, "b"),
+              name_tensor(allocation->address + 1000, 10, "xes"), check_idle("3:y* "),
+              forget(0, BYTES), check_idle("0:a 1:b 2:x* 3:y* "))
 
 MS_TEST_AFTER(start, a_process_without_a_plan_has_no_idle_entry)
 {

@@ -24,17 +24,8 @@ bool ms_is_off(void)
     return is_off;
 }
 
-bool __wrap_ms_control_file(const char *path, struct ms_fault *fault);
-bool __wrap_ms_control_text(const char *text, size_t bytes, const char *name,
-                            struct ms_fault *fault);
-bool __wrap_ms_shard_name(uint64_t address, size_t bytes, const char *name,
-                          const struct ms_tensor *tensor, struct ms_fault *fault);
-bool __wrap_ms_placement_query_unname(uint64_t address, size_t bytes, struct ms_fault *fault);
-bool __wrap_ms_settle_now(const char *why);
-bool __wrap_ms_suspension_begin(const char *folder, char *text, size_t bytes,
-                                struct ms_fault *fault);
-bool __wrap_ms_suspension_end(struct ms_fault *fault);
-size_t __wrap_ms_control_status(char *text, size_t bytes);
+WRAPS(ms_control_file, ms_control_text, ms_shard_name, ms_placement_query_unname, ms_settle_now);
+WRAPS(ms_suspension_begin, ms_suspension_end, ms_control_status);
 
 static bool answer(struct ms_fault *fault)
 {
@@ -56,7 +47,7 @@ bool __wrap_ms_control_text(const char *text, size_t bytes, const char *name,
     return answer(fault);
 }
 
-bool __wrap_ms_shard_name(uint64_t address, size_t bytes, const char *name,
+bool __wrap_ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                           const struct ms_tensor *tensor, struct ms_fault *fault)
 {
     CHECK(address == 0x1000 && bytes == 24 && strcmp(name, "a.tensor") == 0);
@@ -64,17 +55,16 @@ bool __wrap_ms_shard_name(uint64_t address, size_t bytes, const char *name,
     return answer(fault);
 }
 
-bool __wrap_ms_placement_query_unname(uint64_t address, size_t bytes, struct ms_fault *fault)
+bool __wrap_ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
 {
     CHECK(address == 0x1000 && bytes == 24);
     return answer(fault);
 }
 
-bool __wrap_ms_settle_now(const char *why)
+void __wrap_ms_settle_now(const char *why)
 {
     CHECK(strcmp(why, "the program asked for it") == 0);
     calls++;
-    return true;
 }
 
 static char *given_text;
@@ -171,21 +161,19 @@ API_TEST(calls_fail_while_the_shim_is_off)
     CHECK_EQ(metashard_status(text, sizeof(text)), 77); /* but this one */
 }
 
-API_TEST(a_call_says_which_argument_is_missing)
-{
-    must_refuse(metashard_plan_file(NULL), "expected a path");
-    must_refuse(metashard_plan_text(NULL, 2), "expected a text");
-    must_refuse(metashard_name(0x1000, 24, NULL, "F32", shape, 2), "expected a name");
-    must_refuse(metashard_name(0x1000, 24, "", "F32", shape, 2), "expected a name");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", NULL, shape, 2),
-                "expected a dtype of safetensors, found none");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", "float", shape, 2),
-                "expected a dtype of safetensors, found float");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", shape, 9),
-                "expected a shape of at most 8 dimensions, found 9");
-    must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", NULL, 1),
-                "expected a shape of at most 8 dimensions, found 1");
-}
+STORY_BETWEEN(start, end, a_call_says_which_argument_is_missing,
+              must_refuse(metashard_plan_file(NULL), "expected a path"),
+              must_refuse(metashard_plan_text(NULL, 2), "expected a text"),
+              must_refuse(metashard_name(0x1000, 24, NULL, "F32", shape, 2), "expected a name"),
+              must_refuse(metashard_name(0x1000, 24, "", "F32", shape, 2), "expected a name"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", NULL, shape, 2),
+                          "expected a dtype of safetensors, found none"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", "float", shape, 2),
+                          "expected a dtype of safetensors, found float"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", shape, 9),
+                          "expected a shape of at most 8 dimensions, found 9"),
+              must_refuse(metashard_name(0x1000, 24, "a.tensor", "F32", NULL, 1),
+                          "expected a shape of at most 8 dimensions, found 1"))
 
 API_TEST(a_tensor_is_handed_on_with_its_measure)
 {

@@ -22,7 +22,7 @@ static unsigned added, enumerated = IN_LIBRARY;
 static CUresult answer, prepared, counted;
 static const char *caller;
 
-void __wrap_ms_parameters_add_kernel(CUkernel kernel, CUlibrary library);
+WRAPS(ms_parameters_add_kernel, ms_parameters_forget, ms_access_uses, ms_access_all);
 void __wrap_ms_parameters_add_kernel(CUkernel kernel, CUlibrary library)
 {
     CHECK(kernel == KERNEL(added) && library == LIBRARY);
@@ -30,14 +30,12 @@ void __wrap_ms_parameters_add_kernel(CUkernel kernel, CUlibrary library)
     note('k');
 }
 
-void __wrap_ms_parameters_forget(CUlibrary library);
 void __wrap_ms_parameters_forget(CUlibrary library)
 {
     CHECK(library == LIBRARY || library == NULL);
     note(library == NULL ? 'm' : 'f');
 }
 
-CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
 CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
 {
     CHECK(count == 1 && uses->begin == 0 && uses->bytes == SIZE_MAX);
@@ -47,7 +45,6 @@ CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
     return prepared;
 }
 
-CUresult __wrap_ms_access_all(enum ms_reason reason);
 CUresult __wrap_ms_access_all(enum ms_reason reason)
 {
     CHECK_EQ(reason, MS_REASON_SEALED);
@@ -113,29 +110,18 @@ MS_TEST(kernels_of_a_list_are_told_as_far_as_it_is_filled)
 
 /* --- code that goes */
 
-MS_TEST(recorded_launches_run_before_code_goes)
-{
-    CHECK_EQ(cuModuleUnload((CUmodule)0x30), CUDA_SUCCESS);
-    CHECK_EQ(cuLibraryUnload(LIBRARY), CUDA_SUCCESS);
-    must_have("UL");
-    own_something(false);
-    CHECK_EQ(cuModuleUnload((CUmodule)0x30), CUDA_SUCCESS);
-    must_have("amU");
-    CHECK_EQ(cuLibraryUnload(LIBRARY), CUDA_SUCCESS);
-    must_have("afL");
-    answer = CUDA_ERROR_INVALID_HANDLE;
-    CHECK_EQ(cuLibraryUnload(LIBRARY), CUDA_ERROR_INVALID_HANDLE);
-    must_have("afL");
-}
+STORY_ALONE(recorded_launches_run_before_code_goes,
+            EQUALS(cuModuleUnload((CUmodule)0x30), CUDA_SUCCESS),
+            EQUALS(cuLibraryUnload(LIBRARY), CUDA_SUCCESS), must_have("UL"), own_something(false),
+            EQUALS(cuModuleUnload((CUmodule)0x30), CUDA_SUCCESS), must_have("amU"),
+            EQUALS(cuLibraryUnload(LIBRARY), CUDA_SUCCESS), must_have("afL"),
+            answer = CUDA_ERROR_INVALID_HANDLE,
+            EQUALS(cuLibraryUnload(LIBRARY), CUDA_ERROR_INVALID_HANDLE), must_have("afL"))
 
-MS_TEST(code_whose_launches_fail_stays)
-{
-    own_something(true);
-    prepared = CUDA_ERROR_OUT_OF_MEMORY;
-    CHECK_EQ(cuModuleUnload((CUmodule)0x30), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(cuLibraryUnload(LIBRARY), CUDA_ERROR_OUT_OF_MEMORY);
-    must_have("aa");
-}
+STORY_ALONE(code_whose_launches_fail_stays, own_something(true),
+            prepared = CUDA_ERROR_OUT_OF_MEMORY,
+            EQUALS(cuModuleUnload((CUmodule)0x30), CUDA_ERROR_OUT_OF_MEMORY),
+            EQUALS(cuLibraryUnload(LIBRARY), CUDA_ERROR_OUT_OF_MEMORY), must_have("aa"))
 
 /* --- calls that are not modelled */
 
@@ -157,11 +143,7 @@ MS_TEST(a_call_that_is_not_modelled_brings_all_in_first)
 }
 
 /* Entries that only newer drivers have. */
-MS_TEST(a_function_without_a_name_is_found_and_sealed_as_well)
-{
-    atomic_store(&ms_hot.deferred, 1);
-    ms_real[MS_ENTRY_COUNT] = (void *)ms_missing;
-    CHECK(ms_seal_enter(MS_ENTRY_COUNT).real == (void *)ms_missing);
-    CHECK(strcmp(caller, "an unknown function") == 0);
-    must_have("A");
-}
+STORY_ALONE(a_function_without_a_name_is_found_and_sealed_as_well,
+            atomic_store(&ms_hot.deferred, 1), ms_real[MS_ENTRY_COUNT] = (void *)ms_missing,
+            IS(ms_seal_enter(MS_ENTRY_COUNT).real == (void *)ms_missing),
+            IS(strcmp(caller, "an unknown function") == 0), must_have("A"))

@@ -31,10 +31,8 @@ static void must_be_told(const char *expected)
     told[0] = '\0';
 }
 
-void __wrap_ms_alloc_end_context(CUcontext context);
-void __wrap_ms_alloc_add_green_context(CUcontext context);
-CUresult __wrap_ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled);
-void __wrap_ms_examining_add_context(CUcontext context, CUdevice device);
+WRAPS(ms_alloc_end_context, ms_alloc_add_green_context, ms_alloc_set_peer_access);
+WRAPS(ms_examining_add_context);
 
 void __wrap_ms_alloc_end_context(CUcontext context)
 {
@@ -67,8 +65,6 @@ static unsigned references, released, popped;
 static CUcontext current = OURS;
 static CUdevice own_device;
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 static CUresult end_it(void)
 {
     is_active = is_active_later;
@@ -125,7 +121,6 @@ MAKES(cuCtxCreate_v3, (CUcontext * made, CUexecAffinityParam *parameters, int co
 MAKES(cuCtxCreate_v4,
       (CUcontext * made, CUctxCreateParams *parameters, unsigned flags, CUdevice device))
 MAKES(cuGLCtxCreate_v2, (CUcontext * made, unsigned flags, CUdevice device))
-#pragma GCC diagnostic pop
 
 static void start(void)
 {

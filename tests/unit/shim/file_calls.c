@@ -84,8 +84,8 @@ static struct noted notes[8];
 static unsigned note_count, hold_count, opened_count, mapped_count, ahead_count;
 static int noted_file;
 
-int __wrap_ms_file_writes_prepare(enum ms_file_change change, const char *call, dev_t device,
-                                  ino_t inode);
+WRAPS(ms_file_writes_prepare, ms_reads_note, ms_reads_note_open, ms_reads_note_map);
+WRAPS(ms_read_ahead_note_map, ms_held_files_hold);
 int __wrap_ms_file_writes_prepare(enum ms_file_change change, const char *call, dev_t device,
                                   ino_t inode)
 {
@@ -99,36 +99,30 @@ int __wrap_ms_file_writes_prepare(enum ms_file_change change, const char *call, 
 }
 
 void __wrap_ms_reads_note(int file, const void *address, size_t bytes, int64_t offset,
-                          uint32_t held);
-void __wrap_ms_reads_note(int file, const void *address, size_t bytes, int64_t offset,
                           uint32_t held)
 {
     CHECK(note_count < 8);
     notes[note_count++] = (struct noted){file, address, bytes, offset, held};
 }
 
-void __wrap_ms_reads_note_open(int file);
 void __wrap_ms_reads_note_open(int file)
 {
     noted_file = file;
     opened_count++;
 }
 
-void __wrap_ms_reads_note_map(int file);
 void __wrap_ms_reads_note_map(int file)
 {
     noted_file = file;
     mapped_count++;
 }
 
-void __wrap_ms_read_ahead_note_map(int file, void *address, size_t bytes);
 void __wrap_ms_read_ahead_note_map(int file, void *address, size_t bytes)
 {
     CHECK(file == noted_file && address != NULL && bytes > 0);
     ahead_count++;
 }
 
-uint32_t __wrap_ms_held_files_hold(int file);
 uint32_t __wrap_ms_held_files_hold(int file)
 {
     CHECK(file >= 0);

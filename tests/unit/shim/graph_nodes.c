@@ -12,9 +12,7 @@ static CUresult sealing;
 static unsigned seals, reals;
 static struct ms_movement asked; /* what was looked at last */
 
-CUresult __wrap_ms_move_seal(void);
-bool __wrap_ms_move_strays(const struct ms_movement *movement);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
+WRAPS(ms_move_seal, ms_move_strays, ms_pointer_strays);
 
 CUresult __wrap_ms_move_seal(void)
 {
@@ -30,7 +28,6 @@ bool __wrap_ms_move_strays(const struct ms_movement *movement)
 
 bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes)
 {
-    (void)bytes;
     return address == BAD;
 }
 
@@ -68,8 +65,6 @@ static CUresult take_any(const CUgraphNodeParams *any)
     return take(any, sizeof(*any));
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 #define ADDED CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count
 #define ADDED_2                                                                               \
     CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const CUgraphEdgeData *edges, \
@@ -102,7 +97,6 @@ REAL(cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *any), return ta
 REAL(cuGraphNodeSetParams_v2, (CUgraphNode node, CUgraphNodeParams *any), return take_any(any))
 REAL(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *any),
      return take_any(any))
-#pragma GCC diagnostic pop
 
 static CUresult call_copy(int which, const CUDA_MEMCPY3D *copy)
 {

@@ -20,9 +20,7 @@ static void must_be_told(const char *expected)
     told[0] = '\0';
 }
 
-void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes);
-void __wrap_ms_host_memory_forget(uint64_t address);
-void __wrap_ms_host_memory_add_reach(enum ms_reason why);
+WRAPS(ms_host_memory_add_alias, ms_host_memory_forget, ms_host_memory_add_reach, ms_pointer_is);
 
 void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes)
 {
@@ -49,8 +47,6 @@ static CUresult answer, alias_answer;
 static CUdeviceptr alias = HOST, given = HOST;
 static bool is_managed;
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 #define GIVES(symbol, parameters) REAL(symbol, parameters, *address = (void *)HOST; return answer)
 GIVES(cuMemAllocHost, (void **address, unsigned bytes))
 GIVES(cuMemAllocHost_v2, (void **address, size_t bytes))
@@ -89,9 +85,7 @@ REAL(cuGraphicsResourceGetMappedEglFrame,
      (struct ms_egl_frame * frame, CUgraphicsResource resource, unsigned index, unsigned level),
      *frame = the_frame;
      return answer)
-#pragma GCC diagnostic pop
 
-bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds);
 bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds)
 {
     CHECK(address == HOST && kinds == MS_MANAGED);

@@ -48,7 +48,7 @@ void *ms_real_get(enum ms_entry entry)
 
 static const char *bypass;
 
-void __wrap_ms_lifetime_begin(char **environment, const char *library);
+WRAPS(ms_lifetime_begin, ms_lifetime_end, ms_state_open);
 void __wrap_ms_lifetime_begin(char **environment, const char *library)
 {
     CHECK(environment == environ && (ends_here || ms_calls_inside == 1));
@@ -57,17 +57,16 @@ void __wrap_ms_lifetime_begin(char **environment, const char *library)
     atomic_store(&ms_hot.started, starts && library[0] == '\0');
 }
 
-void __wrap_ms_lifetime_end(void);
 void __wrap_ms_lifetime_end(void)
 {
     if (ends_here)
         _exit(bypass != NULL && strcmp(bypass, "/lib/other.so") == 0 ? 8 : 7);
 }
 
-void __wrap_ms_state_open(void);
-void __wrap_ms_state_open(void)
+bool __wrap_ms_state_open(void)
 {
     note('s');
+    return true;
 }
 
 void ms_file_calls_find(void)
@@ -180,13 +179,9 @@ MS_TEST_AFTER(prepare, nothing_starts_that_may_not)
     must_have("");
 }
 
-MS_TEST_AFTER(prepare, nothing_starts_while_calls_go_around)
-{
-    around = "/lib/other.so";
-    must_init("Iab");
-    CHECK(bypass == around && !ms_is_started() && !ms_ready_to_defer());
-    must_init("I");
-}
+STORY_AFTER(prepare, nothing_starts_while_calls_go_around, around = "/lib/other.so",
+            must_init("Iab"), IS(bypass == around && !ms_is_started() && !ms_ready_to_defer()),
+            must_init("I"))
 
 MS_TEST_AFTER(prepare, the_needs_of_deferring_are_made_ready_once)
 {
@@ -272,34 +267,12 @@ MS_TEST_AFTER(prepare, the_end_of_the_process_is_its_end)
 }
 
 /* The driver was used, its library is loaded, and another one stands before the shim. */
-MS_TEST_AFTER(prepare, the_end_tells_of_one_that_kept_all_calls_from_the_shim)
-{
-    before = "/lib/other.so";
-    must_end(false);
-    before_has = "dlsym";
-    must_end(true);
-    before_has = "cuInit";
-    must_end(true);
-    ms_libc_dlsym_address = NULL;
-    must_end(false);
-    ms_libc_dlsym_address = &can_load;
-    count_answer = CUDA_ERROR_DEINITIALIZED;
-    must_end(true);
-    count_answer = CUDA_ERROR_NOT_INITIALIZED;
-    must_end(false);
-    count_answer = CUDA_SUCCESS;
-    is_loaded = false;
-    must_end(false);
-    is_loaded = true;
-    can_load = false;
-    must_end(false);
-    can_load = true;
-    before = "";
-    must_end(false);
-    before = "/lib/other.so";
-    is_off = true;
-    must_end(false);
-    is_off = false;
-    must_init("Iab");
-    must_end(false);
-}
+STORY_AFTER(prepare, the_end_tells_of_one_that_kept_all_calls_from_the_shim,
+            before = "/lib/other.so", must_end(false), before_has = "dlsym", must_end(true),
+            before_has = "cuInit", must_end(true), ms_libc_dlsym_address = NULL, must_end(false),
+            ms_libc_dlsym_address = &can_load, count_answer = CUDA_ERROR_DEINITIALIZED,
+            must_end(true), count_answer = CUDA_ERROR_NOT_INITIALIZED, must_end(false),
+            count_answer = CUDA_SUCCESS, is_loaded = false, must_end(false), is_loaded = true,
+            can_load = false, must_end(false), can_load = true, before = "", must_end(false),
+            before = "/lib/other.so", is_off = true, must_end(false), is_off = false,
+            must_init("Iab"), must_end(false))

@@ -25,7 +25,7 @@ static struct ms_call seen;
 static bool is_answered, is_in_nccl;
 static CUresult prepared;
 
-bool __wrap_ms_launch(const struct ms_call *call, CUresult *result_out);
+WRAPS(ms_launch, ms_tensor_map_access);
 bool __wrap_ms_launch(const struct ms_call *call, CUresult *result_out)
 {
     CHECK_EQ(ms_calls_inside, 1);
@@ -40,9 +40,6 @@ bool ms_nccl_is_calling(void)
     return is_in_nccl;
 }
 
-CUresult __wrap_ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
-                                     const cuuint64_t *dims, const cuuint64_t *strides,
-                                     CUtensorMapInterleave interleave);
 CUresult __wrap_ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
                                      const cuuint64_t *dims, const cuuint64_t *strides,
                                      CUtensorMapInterleave interleave)
@@ -138,32 +135,18 @@ static void start(void)
     atomic_store(&ms_hot.deferred, 1);
 }
 
-MS_TEST_AFTER(start, a_launch_is_the_runtimes_to_answer)
-{
-    must_launch(STREAM, "lL");
-    must_launch(NULL, "lL");
-    is_in_nccl = true;
-    must_launch(STREAM, "lL");
-    is_answered = true;
-    must_launch(NULL, "l");
-}
+STORY_AFTER(start, a_launch_is_the_runtimes_to_answer, must_launch(STREAM, "lL"),
+            must_launch(NULL, "lL"), is_in_nccl = true, must_launch(STREAM, "lL"),
+            is_answered = true, must_launch(NULL, "l"))
 
-MS_TEST_AFTER(start, a_launch_is_the_drivers_where_nothing_is_deferred)
-{
-    is_answered = true;
-    atomic_store(&ms_hot.deferred, MS_HOT_COUNTED);
-    must_launch(STREAM, "L");
-    atomic_store(&ms_hot.deferred, 0);
-    must_launch(STREAM, "L");
-    atomic_store(&ms_hot.gated, 0);
-    must_launch(STREAM, "l");
-}
+STORY_AFTER(start, a_launch_is_the_drivers_where_nothing_is_deferred, is_answered = true,
+            atomic_store(&ms_hot.deferred, MS_HOT_COUNTED), must_launch(STREAM, "L"),
+            atomic_store(&ms_hot.deferred, 0), must_launch(STREAM, "L"),
+            atomic_store(&ms_hot.gated, 0), must_launch(STREAM, "l"))
 
-MS_TEST_AFTER(start, a_launch_without_a_configuration_is_the_drivers_to_refuse)
-{
-    CHECK_EQ(cuLaunchKernelEx(NULL, FUNCTION, params, extra), CUDA_ERROR_INVALID_VALUE);
-    must_have("L");
-}
+STORY_AFTER(start, a_launch_without_a_configuration_is_the_drivers_to_refuse,
+            EQUALS(cuLaunchKernelEx(NULL, FUNCTION, params, extra), CUDA_ERROR_INVALID_VALUE),
+            must_have("L"))
 
 MS_TEST_AFTER(start, memory_of_a_tensor_map_comes_in_first)
 {

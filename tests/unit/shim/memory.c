@@ -24,18 +24,9 @@ enum { OURS = 0x1000, STRAY = 0x2000, THEIRS = 0x3000, BYTES = 0x400 };
 static bool is_ours, is_in_nccl, is_ready = true;
 static CUresult answer, real_answer;
 
-bool __wrap_ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
-bool __wrap_ms_alloc_free(CUdeviceptr address, CUresult *result_out);
-void __wrap_ms_host_memory_forget(uint64_t address);
-void __wrap_ms_delayed_free_pass(bool is_pressed);
-CUresult __wrap_ms_query_free_memory(size_t *free_out);
-bool __wrap_ms_query_address_range(CUdeviceptr address, CUdeviceptr *begin_out, size_t *bytes_out,
-                                   CUresult *result_out);
-bool __wrap_ms_query_pointer_attribute(void *data, CUpointer_attribute attribute,
-                                       CUdeviceptr address, CUresult *result_out);
-bool __wrap_ms_pointer_is_owned(CUdeviceptr address);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
-bool __wrap_ms_evict_try_again(CUresult result, int *attempts);
+WRAPS(ms_alloc, ms_alloc_free, ms_host_memory_forget, ms_delayed_free_pass, ms_query_free_memory);
+WRAPS(ms_query_address_range, ms_query_pointer_attribute, ms_pointer_is_owned, ms_pointer_strays);
+WRAPS(ms_evict_try_again);
 
 bool __wrap_ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
@@ -145,8 +136,6 @@ static CUresult go(char letter, CUdeviceptr address)
     return real_answer;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes), *address = THEIRS; return go('A', bytes))
 REAL(cuMemAllocPitch_v2,
      (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element),
@@ -166,7 +155,6 @@ REAL(cuPointerGetAttributes,
      return go('S', address))
 REAL(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr address),
      return go('W', address))
-#pragma GCC diagnostic pop
 
 static void start(void)
 {
@@ -239,36 +227,21 @@ MEMORY_TEST(rows_are_the_drivers_after_eviction)
     must_have("PPP");
 }
 
-MEMORY_TEST(a_free_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE);
-    must_have("f");
-    is_ours = false;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("fFh");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE);
-    must_have("fF");
-    real_answer = CUDA_SUCCESS;
-    atomic_store(&ms_hot.owned, 0);
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("Fh");
-    atomic_store(&ms_hot.started, 0);
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("Fh");
-}
+STORY_BETWEEN(start, end, a_free_is_the_runtimes_or_the_drivers, answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE), must_have("f"), is_ours = false,
+              EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS), must_have("fFh"),
+              real_answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE), must_have("fF"),
+              real_answer = CUDA_SUCCESS, atomic_store(&ms_hot.owned, 0),
+              EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS), must_have("Fh"),
+              atomic_store(&ms_hot.started, 0), EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS),
+              must_have("Fh"))
 
 /* Some drivers free without a context, too. */
-MEMORY_TEST(the_driver_says_whether_it_frees_without_a_context)
-{
-    device_answer = CUDA_ERROR_INVALID_CONTEXT;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
-    must_have("f");
-    nothing_answer = real_answer = CUDA_ERROR_INVALID_CONTEXT;
-    CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_CONTEXT);
-    must_have("F");
-}
+STORY_BETWEEN(start, end, the_driver_says_whether_it_frees_without_a_context,
+              device_answer = CUDA_ERROR_INVALID_CONTEXT, EQUALS(cuMemFree_v2(OURS), CUDA_SUCCESS),
+              must_have("f"), nothing_answer = real_answer = CUDA_ERROR_INVALID_CONTEXT,
+              EQUALS(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_CONTEXT), must_have("F"))
 
 MEMORY_TEST(free_memory_is_what_the_program_would_have)
 {
@@ -292,21 +265,14 @@ MEMORY_TEST(free_memory_is_what_the_program_would_have)
     CHECK_EQ(bytes, 100);
 }
 
-MEMORY_TEST(a_range_is_the_runtimes_or_the_drivers_and_none_between)
-{
-    answer = CUDA_ERROR_NOT_FOUND;
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_ERROR_NOT_FOUND);
-    must_have("q");
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, THEIRS), CUDA_SUCCESS);
-    must_have("qR");
-    CHECK_EQ(seen, THEIRS);
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, STRAY), CUDA_SUCCESS);
-    must_have("qR");
-    CHECK_EQ(seen, 0);
-    atomic_store(&ms_hot.owned, 0);
-    CHECK_EQ(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_SUCCESS);
-    must_have("R");
-}
+STORY_BETWEEN(start, end, a_range_is_the_runtimes_or_the_drivers_and_none_between,
+              answer = CUDA_ERROR_NOT_FOUND,
+              EQUALS(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_ERROR_NOT_FOUND),
+              must_have("q"), EQUALS(cuMemGetAddressRange_v2(NULL, NULL, THEIRS), CUDA_SUCCESS),
+              must_have("qR"), EQUALS(seen, THEIRS),
+              EQUALS(cuMemGetAddressRange_v2(NULL, NULL, STRAY), CUDA_SUCCESS), must_have("qR"),
+              EQUALS(seen, 0), atomic_store(&ms_hot.owned, 0),
+              EQUALS(cuMemGetAddressRange_v2(NULL, NULL, OURS), CUDA_SUCCESS), must_have("R"))
 
 MEMORY_TEST(an_attribute_is_the_runtimes_or_the_drivers)
 {

@@ -16,8 +16,7 @@ static CUresult sealing;
 static unsigned seals, reals;
 static size_t asked_bytes; /* of the last address that was looked at */
 
-CUresult __wrap_ms_move_seal(void);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
+WRAPS(ms_move_seal, ms_pointer_strays);
 
 CUresult __wrap_ms_move_seal(void)
 {

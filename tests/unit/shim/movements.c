@@ -15,13 +15,8 @@ static struct ms_movement said[MOST]; /* the calls, in order */
 static unsigned begun, passed, let_go, seals;
 static CUresult sealing;
 
-enum ms_verdict __wrap_ms_move_begin(const struct ms_movement *movement, bool *held_out,
-                                     CUresult *result_out);
-CUresult __wrap_ms_move_seal(void);
-bool __wrap_ms_move_strays(const struct ms_movement *movement);
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
-void __wrap_ms_evict_let_go(void);
-void __wrap_ms_order_add_gate(void);
+WRAPS(ms_move_begin, ms_move_seal, ms_move_strays, ms_pointer_strays, ms_evict_let_go);
+WRAPS(ms_order_add_gate);
 
 enum ms_verdict __wrap_ms_move_begin(const struct ms_movement *movement, bool *held_out,
                                      CUresult *result_out)
@@ -48,7 +43,6 @@ bool __wrap_ms_move_strays(const struct ms_movement *movement)
 
 bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes)
 {
-    (void)bytes;
     return address == BAD;
 }
 
@@ -93,8 +87,6 @@ static CUresult take(CUdeviceptr to, CUdeviceptr from)
     return CUDA_ERROR_NOT_READY;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), return take(to, from))
 REAL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
      return take(to, from))
@@ -115,7 +107,6 @@ REAL(cuMemcpyWithAttributesAsync_ptsz,
      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
       CUstream stream),
      return take(to, from))
-#pragma GCC diagnostic pop
 
 /* --- one row */
 
@@ -287,15 +278,12 @@ static CUresult take_batch(CUdeviceptr *destinations, size_t count)
     return CUDA_ERROR_NOT_READY;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 #define LISTS                                                                     \
     CUdeviceptr *destinations, CUdeviceptr *sources, size_t *bytes, size_t count, \
         CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count
 REAL(cuMemcpyBatchAsync, (LISTS, size_t *failed, CUstream stream),
      return take_batch(destinations, count))
 REAL(cuMemcpyBatchAsync_v2_ptsz, (LISTS, CUstream stream), return take_batch(destinations, count))
-#pragma GCC diagnostic pop
 
 static CUmemcpyAttributes attributes[2];
 static size_t indices[2];
@@ -376,20 +364,11 @@ MOVE_TEST(a_batch_has_only_copies_that_stray_replaced)
         CHECK_EQ(got_destinations[i], expected[i]);
 }
 
-MOVE_TEST(a_batch_that_is_refused_or_has_no_memory_does_not_reach_the_driver)
-{
-    make_batch();
-    to[0] = BAD;
-    to[2] = REFUSED;
-    CHECK_EQ(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(begun, 3);
-    make_batch();
-    to[0] = BAD;
-    may_make = 0;
-    CHECK_EQ(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(begun, 1);
-    CHECK_EQ(reals, 0);
-}
+STORY_BETWEEN(start, end, a_batch_that_is_refused_or_has_no_memory_does_not_reach_the_driver,
+              make_batch(), to[0] = BAD, to[2] = REFUSED,
+              EQUALS(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY), EQUALS(begun, 3), make_batch(),
+              to[0] = BAD, may_make = 0, EQUALS(call_batch(1), CUDA_ERROR_OUT_OF_MEMORY),
+              EQUALS(begun, 1), EQUALS(reals, 0))
 
 MOVE_TEST(a_batch_without_lists_is_the_drivers_to_judge)
 {
@@ -431,8 +410,6 @@ static CUresult describe(CUDA_ARRAY3D_DESCRIPTOR *descriptor)
     return describing;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemcpy3DBatchAsync,
      (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags,
       CUstream stream),
@@ -445,7 +422,6 @@ REAL(cuMemcpy3DWithAttributesAsync,
      return take_boxes(list, 1))
 REAL(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * descriptor, CUarray array),
      return describe(descriptor))
-#pragma GCC diagnostic pop
 
 static CUmemcpy3DOperand pointer_to(CUdeviceptr address, size_t length, size_t lines)
 {

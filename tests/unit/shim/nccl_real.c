@@ -83,11 +83,7 @@ struct ms_image ms_image_of(const void *address)
     return (struct ms_image){(uintptr_t)library->code, (uintptr_t)library->code + CODE};
 }
 
-void *__wrap_dlopen(const char *path, int flags);
-int __wrap_dlclose(void *handle);
-int __wrap_dladdr(const void *address, Dl_info *info);
-int __wrap_dladdr1(const void *address, Dl_info *info, void **map, int flags);
-int __wrap_dl_iterate_phdr(int visit(struct dl_phdr_info *, size_t, void *), void *context);
+WRAPS(dlopen, dlclose, dladdr, dladdr1, dl_iterate_phdr);
 
 void *__wrap_dlopen(const char *path, int flags)
 {
@@ -175,14 +171,11 @@ static void must_be(const struct ms_nccl *nccl, const struct library *library)
         CHECK(library_at(nccl->functions[MS_NCCL_ncclGroupStart]) == library);
 }
 
-MS_TEST_AFTER(start, a_call_goes_to_the_copy_that_its_caller_would_find)
-{
-    must_be(ms_nccl_of(NULL, has_b->code), b);
-    must_be(ms_nccl_of(NULL, has_a->code), a);
-    must_be(ms_nccl_of(NULL, has_b->code + 1), b);
-    CHECK(ms_nccl_is_first(ms_nccl_of(NULL, has_b->code)));
-    CHECK(!ms_nccl_is_first(ms_nccl_of(NULL, has_a->code)));
-}
+STORY_AFTER(start, a_call_goes_to_the_copy_that_its_caller_would_find,
+            must_be(ms_nccl_of(NULL, has_b->code), b), must_be(ms_nccl_of(NULL, has_a->code), a),
+            must_be(ms_nccl_of(NULL, has_b->code + 1), b),
+            IS(ms_nccl_is_first(ms_nccl_of(NULL, has_b->code))),
+            IS(!ms_nccl_is_first(ms_nccl_of(NULL, has_a->code))))
 
 MS_TEST_AFTER(start, a_caller_is_looked_up_once)
 {
@@ -229,13 +222,9 @@ MS_TEST_AFTER(start, a_copy_has_its_functions_by_their_real_names)
     CHECK(nccl->comm_count == NULL && nccl->comm_user_rank == &b->code[7]);
 }
 
-MS_TEST_AFTER(start, the_shims_own_functions_are_no_copy)
-{
-    a->is_own = true;
-    must_be(ms_nccl_of(NULL, has_a->code), NULL);
-    a->is_own = false;
-    must_be(ms_nccl_of(NULL, has_a->code), a);
-}
+STORY_AFTER(start, the_shims_own_functions_are_no_copy, a->is_own = true,
+            must_be(ms_nccl_of(NULL, has_a->code), NULL), a->is_own = false,
+            must_be(ms_nccl_of(NULL, has_a->code), a))
 
 MS_TEST_AFTER(start, the_code_of_a_copy_is_known_when_the_copy_is)
 {
@@ -250,24 +239,15 @@ MS_TEST_AFTER(start, the_code_of_a_copy_is_known_when_the_copy_is)
 
 /* --- a caller that has none itself */
 
-MS_TEST_AFTER(start, a_caller_without_a_copy_gets_the_one_behind_the_shim)
-{
-    next = b;
-    must_be(ms_nccl_of(NULL, has_none->code), b);
-    must_be(ms_nccl_of(NULL, program->code), b);
-    must_be(ms_nccl_of(NULL, "elsewhere"), b);
-    has_map = false;
-    must_be(ms_nccl_of(NULL, program->code + 1), b);
-}
+STORY_AFTER(start, a_caller_without_a_copy_gets_the_one_behind_the_shim, next = b,
+            must_be(ms_nccl_of(NULL, has_none->code), b),
+            must_be(ms_nccl_of(NULL, program->code), b), must_be(ms_nccl_of(NULL, "elsewhere"), b),
+            has_map = false, must_be(ms_nccl_of(NULL, program->code + 1), b))
 
-MS_TEST_AFTER(start, a_caller_without_nccl_gets_the_first_copy_found)
-{
-    must_be(ms_nccl_of(NULL, has_none->code), NULL);
-    must_be(ms_nccl_of(NULL, has_b->code), b);
-    must_be(ms_nccl_of(NULL, has_a->code), a);
-    a->is_loaded = true;
-    must_be(ms_nccl_of(NULL, has_none->code), b);
-}
+STORY_AFTER(start, a_caller_without_nccl_gets_the_first_copy_found,
+            must_be(ms_nccl_of(NULL, has_none->code), NULL),
+            must_be(ms_nccl_of(NULL, has_b->code), b), must_be(ms_nccl_of(NULL, has_a->code), a),
+            a->is_loaded = true, must_be(ms_nccl_of(NULL, has_none->code), b))
 
 MS_TEST_AFTER(start, a_caller_without_nccl_gets_the_copy_that_is_loaded)
 {

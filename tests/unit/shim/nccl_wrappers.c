@@ -29,10 +29,7 @@ static CUresult preparing; /* its answer */
 static CUstream called_on;
 static int depth_of_groups;
 
-CUresult __wrap_ms_collective_prepare(const struct ms_operation *operation);
-void __wrap_ms_collective_called(CUstream stream);
-void __wrap_ms_collective_group(bool begins);
-CUresult __wrap_ms_access_export(CUdeviceptr address, size_t bytes, bool *is_one_handle_out);
+WRAPS(ms_collective_prepare, ms_collective_called, ms_collective_group, ms_access_export);
 
 CUresult __wrap_ms_collective_prepare(const struct ms_operation *operation)
 {
@@ -377,12 +374,9 @@ NCCL_TEST(a_collective_reads_and_writes_as_its_kind_does)
     }
 }
 
-NCCL_TEST(the_default_stream_is_the_legacy_one)
-{
-    know_comm(ROOT, true);
-    call(ALL_REDUCE, false, sent, received, COUNT, INT32, NULL);
-    CHECK(called_on == CU_STREAM_LEGACY);
-}
+STORY_BETWEEN(start, end, the_default_stream_is_the_legacy_one, know_comm(ROOT, true),
+              call(ALL_REDUCE, false, sent, received, COUNT, INT32, NULL),
+              IS(called_on == CU_STREAM_LEGACY))
 
 NCCL_TEST(each_type_has_its_bytes)
 {
@@ -429,21 +423,14 @@ NCCL_TEST(a_collective_of_nothing_prepares_nothing)
     must_have("nc");
 }
 
-NCCL_TEST(a_single_rank_in_place_broadcasts_nothing)
-{
-    ms_communicator_set(COMM, &(struct ms_communicator){1, 0, true, MS_MET});
-    call(BROADCAST, false, received, received, COUNT, INT32, STREAM);
-    must_have("nc");
-    call(BCAST, false, NULL, received, COUNT, INT32, STREAM);
-    must_have("nc");
-    call(BROADCAST, false, sent, received, COUNT, INT32, STREAM);
-    must_have("pnc");
-    call(ALL_REDUCE, false, received, received, COUNT, INT32, STREAM);
-    must_have("pnc");
-    know_comm(ROOT, true);
-    call(BROADCAST, false, received, received, COUNT, INT32, STREAM);
-    must_have("pnc");
-}
+STORY_BETWEEN(start, end, a_single_rank_in_place_broadcasts_nothing,
+              ms_communicator_set(COMM, &(struct ms_communicator){1, 0, true, MS_MET}),
+              call(BROADCAST, false, received, received, COUNT, INT32, STREAM), must_have("nc"),
+              call(BCAST, false, NULL, received, COUNT, INT32, STREAM), must_have("nc"),
+              call(BROADCAST, false, sent, received, COUNT, INT32, STREAM), must_have("pnc"),
+              call(ALL_REDUCE, false, received, received, COUNT, INT32, STREAM), must_have("pnc"),
+              know_comm(ROOT, true),
+              call(BROADCAST, false, received, received, COUNT, INT32, STREAM), must_have("pnc"))
 
 NCCL_TEST(an_operation_prepares_nothing_without_anything_deferred)
 {
@@ -473,13 +460,11 @@ NCCL_TEST(an_operation_that_cannot_be_prepared_is_not_called)
     must_have("p");
 }
 
-NCCL_TEST(nccls_answer_is_the_programs)
-{
-    know_comm(ROOT, true);
-    answer = ncclInvalidUsage;
-    CHECK_EQ(call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM), ncclInvalidUsage);
-    must_have("pnc");
-}
+STORY_BETWEEN(start, end, nccls_answer_is_the_programs, know_comm(ROOT, true),
+              answer = ncclInvalidUsage,
+              EQUALS(call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM),
+                     ncclInvalidUsage),
+              must_have("pnc"))
 
 /* --- whose call it is */
 
@@ -530,37 +515,21 @@ static void call_again(void)
     ncclRecv(sent, COUNT, INT32, 3, COMM, STREAM);
 }
 
-NCCL_TEST(a_call_inside_of_a_call_goes_straight_on)
-{
-    know_comm(ROOT, true);
-    inside = call_again;
-    ncclSend(sent, COUNT, INT32, 3, COMM, STREAM);
-    must_have("pnnc");
-    CHECK(strcmp(ms_caller, "ncclSend") == 0);
-    ncclRecv(sent, COUNT, INT32, 3, COMM, STREAM);
-    must_have("pn");
-}
+STORY_BETWEEN(start, end, a_call_inside_of_a_call_goes_straight_on, know_comm(ROOT, true),
+              inside = call_again, ncclSend(sent, COUNT, INT32, 3, COMM, STREAM), must_have("pnnc"),
+              IS(strcmp(ms_caller, "ncclSend") == 0), ncclRecv(sent, COUNT, INT32, 3, COMM, STREAM),
+              must_have("pn"))
 
-NCCL_TEST(a_call_that_no_nccl_has_is_an_error)
-{
-    know_comm(ROOT, true);
-    ms_caller = "before";
-    has_nccl = false;
-    CHECK_EQ(ncclGroupStart(), ncclSystemError);
-    has_nccl = true;
-    nccl.functions[MS_NCCL_ncclAllReduce] = NULL;
-    CHECK_EQ(call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM), ncclSystemError);
-    must_have("");
-    CHECK(strcmp(ms_caller, "before") == 0);
-}
+STORY_BETWEEN(start, end, a_call_that_no_nccl_has_is_an_error, know_comm(ROOT, true),
+              ms_caller = "before", has_nccl = false, EQUALS(ncclGroupStart(), ncclSystemError),
+              has_nccl = true, nccl.functions[MS_NCCL_ncclAllReduce] = NULL,
+              EQUALS(call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM),
+                     ncclSystemError),
+              must_have(""), IS(strcmp(ms_caller, "before") == 0))
 
-NCCL_TEST(a_caller_in_nccl_is_inside)
-{
-    CHECK(!ms_nccl_is_inside(sent));
-    is_nccls_own = true;
-    CHECK(ms_nccl_is_inside(sent) && !ms_nccl_is_calling());
-    is_nccls_own = false;
-}
+STORY_BETWEEN(start, end, a_caller_in_nccl_is_inside, IS(!ms_nccl_is_inside(sent)),
+              is_nccls_own = true, IS(ms_nccl_is_inside(sent) && !ms_nccl_is_calling()),
+              is_nccls_own = false)
 
 /* --- communicators that are asked */
 
@@ -594,14 +563,10 @@ NCCL_TEST(a_communicator_of_a_call_that_is_not_looked_at_is_not_asked)
     CHECK(!ms_communicator_find(COMM, &found));
 }
 
-NCCL_TEST(a_send_while_nothing_is_deferred_is_not_late)
-{
-    atomic_store(&ms_hot.deferred, 0);
-    atomic_store(&ms_hot.captures, 1);
-    CHECK_EQ(ncclSend(sent, COUNT, INT32, 3, COMM, STREAM), ncclSuccess);
-    must_have("pnc");
-    CHECK(!prepared.is_late);
-}
+STORY_BETWEEN(start, end, a_send_while_nothing_is_deferred_is_not_late,
+              atomic_store(&ms_hot.deferred, 0), atomic_store(&ms_hot.captures, 1),
+              EQUALS(ncclSend(sent, COUNT, INT32, 3, COMM, STREAM), ncclSuccess), must_have("pnc"),
+              IS(!prepared.is_late))
 
 NCCL_TEST(a_communicator_that_is_not_known_is_asked_once)
 {

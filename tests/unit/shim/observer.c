@@ -68,7 +68,7 @@ ms_dlsym *ms_libc_dlsym(void)
     return find;
 }
 
-void *__wrap_dlopen(const char *name, int flags);
+WRAPS(dlopen, dlclose, ms_block_report);
 void *__wrap_dlopen(const char *name, int flags)
 {
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD);
@@ -79,7 +79,6 @@ void *__wrap_dlopen(const char *name, int flags)
     return has_libc10_cuda ? &libc10_cuda : NULL;
 }
 
-int __wrap_dlclose(void *library);
 int __wrap_dlclose(void *library)
 {
     CHECK(library == &libc10_cuda);
@@ -89,7 +88,6 @@ int __wrap_dlclose(void *library)
 
 /* --- the runtime */
 
-void __wrap_ms_block_report(CUdeviceptr address, int64_t bytes);
 void __wrap_ms_block_report(CUdeviceptr address, int64_t bytes)
 {
     CHECK(address == BLOCK && bytes == size);
@@ -126,12 +124,8 @@ MS_TEST_AFTER(start, a_block_is_noted_and_the_report_goes_on)
     must_report("bR");
 }
 
-MS_TEST_AFTER(start, a_block_is_not_noted_when_nothing_is_owned)
-{
-    own_something(false);
-    must_report("lR");
-    must_report("R");
-}
+STORY_AFTER(start, a_block_is_not_noted_when_nothing_is_owned, own_something(false),
+            must_report("lR"), must_report("R"))
 
 MS_TEST_AFTER(start, a_libc10_that_is_not_there_is_looked_for_again)
 {
@@ -186,47 +180,20 @@ static void allocate(int count, bool is_pooled)
         ms_observer_prepare(is_pooled);
 }
 
-MS_TEST_AFTER(start, a_pytorch_that_reports_no_block_is_told_of_once)
-{
-    allocate(15, false);
-    must_have("");
-    allocate(1, false);
-    must_have("n");
-    CHECK(lines == 1 && opened == 1 && closed == 1);
-    CHECK(logged_level == MS_WARN && strstr(logged, "does not report the blocks") != NULL);
-    allocate(20, false);
-    must_have("");
-    CHECK(lines == 1 && opened == 1);
-}
+STORY_AFTER(start, a_pytorch_that_reports_no_block_is_told_of_once, allocate(15, false),
+            must_have(""), allocate(1, false), must_have("n"),
+            IS(lines == 1 && opened == 1 && closed == 1),
+            IS(logged_level == MS_WARN && strstr(logged, "does not report the blocks") != NULL),
+            allocate(20, false), must_have(""), IS(lines == 1 && opened == 1))
 
-MS_TEST_AFTER(start, nothing_is_told_without_pytorch)
-{
-    has_libc10_cuda = false;
-    allocate(16, false);
-    must_have("n");
-    CHECK(lines == 0 && closed == 0);
-}
+STORY_AFTER(start, nothing_is_told_without_pytorch, has_libc10_cuda = false, allocate(16, false),
+            must_have("n"), IS(lines == 0 && closed == 0))
 
-MS_TEST_AFTER(start, nothing_is_told_when_blocks_are_reported)
-{
-    must_report("lbR");
-    allocate(16, false);
-    must_have("n");
-    CHECK(lines == 0 && opened == 0);
-}
+STORY_AFTER(start, nothing_is_told_when_blocks_are_reported, must_report("lbR"),
+            allocate(16, false), must_have("n"), IS(lines == 0 && opened == 0))
 
-MS_TEST_AFTER(start, a_report_of_other_memory_is_no_report_of_a_block)
-{
-    own_something(false);
-    must_report("lR");
-    allocate(16, false);
-    CHECK_EQ(lines, 1);
-}
+STORY_AFTER(start, a_report_of_other_memory_is_no_report_of_a_block, own_something(false),
+            must_report("lR"), allocate(16, false), EQUALS(lines, 1))
 
-MS_TEST_AFTER(start, nothing_is_told_of_a_pool)
-{
-    allocate(15, false);
-    allocate(1, true);
-    must_have("n");
-    CHECK(lines == 0 && opened == 0);
-}
+STORY_AFTER(start, nothing_is_told_of_a_pool, allocate(15, false), allocate(1, true),
+            must_have("n"), IS(lines == 0 && opened == 0))

@@ -10,6 +10,7 @@
 #include "shim/libc.h"
 #include "tests/unit/logged.h"
 #include "tests/unit/shim/real_side.h"
+#include "tests/unit/between.h"
 
 /* Libraries: each function is a byte of one of them. */
 enum { BYTES = 16 };
@@ -95,14 +96,13 @@ struct ms_image ms_image_of(const void *address)
     return (struct ms_image){(uintptr_t)library, (uintptr_t)library + BYTES};
 }
 
-char *__wrap_dlerror(void);
+WRAPS(dlerror, dladdr, dladdr1);
 char *__wrap_dlerror(void)
 {
     forgotten++;
     return NULL;
 }
 
-int __wrap_dladdr(const void *address, Dl_info *info_out);
 int __wrap_dladdr(const void *address, Dl_info *info_out)
 {
     info_out->dli_fname = is_in(address, second) ? "/lib/second.so" : "/lib/quota.so";
@@ -111,10 +111,9 @@ int __wrap_dladdr(const void *address, Dl_info *info_out)
 
 static struct link_map map;
 
-int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags);
 int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags)
 {
-    CHECK(info_out != NULL && flags == RTLD_DL_LINKMAP);
+    CHECK_EQ(flags, RTLD_DL_LINKMAP);
     map.l_name =
         (char *)(is_in(address, second) ? "" : "/lib/quota.so"); /* the second: a program */
     *map_out = &map;
@@ -144,14 +143,9 @@ static void put(int i, const char *name, void *function)
     behind[i].function = function;
 }
 
-MS_TEST(nothing_is_told_of_the_driver_alone)
-{
-    must_tell(NULL, NULL);
-    CHECK_EQ(missed, 7);
-    put(0, "cuMemAlloc_v2", &driver[0]);
-    put(1, "cuInit", &driver[BYTES - 1]);
-    must_tell(NULL, NULL);
-}
+STORY_ALONE(nothing_is_told_of_the_driver_alone, must_tell(NULL, NULL), EQUALS(missed, 7),
+            put(0, "cuMemAlloc_v2", &driver[0]), put(1, "cuInit", &driver[BYTES - 1]),
+            must_tell(NULL, NULL))
 
 MS_TEST(each_function_tells_of_a_library)
 {
@@ -164,15 +158,9 @@ MS_TEST(each_function_tells_of_a_library)
     }
 }
 
-MS_TEST(the_line_names_the_first_library_that_has_a_name)
-{
-    put(0, "cuMemAlloc_v2", &driver[1]);
-    put(1, "cuMemCreate", &second[1]);
-    put(2, "cuInit", &other[1]);
-    must_tell("/lib/second.so", "cuMemCreate");
-    has_path = false;
-    must_tell(NULL, NULL);
-}
+STORY_ALONE(the_line_names_the_first_library_that_has_a_name, put(0, "cuMemAlloc_v2", &driver[1]),
+            put(1, "cuMemCreate", &second[1]), put(2, "cuInit", &other[1]),
+            must_tell("/lib/second.so", "cuMemCreate"), has_path = false, must_tell(NULL, NULL))
 
 MS_TEST(a_second_metashard_is_no_other)
 {
@@ -225,17 +213,11 @@ MS_TEST(a_library_before_the_shim_is_known_by_each_of_its_functions)
     CHECK(is_before(""));
 }
 
-MS_TEST(neither_the_driver_nor_the_program_nor_a_metashard_stands_before)
-{
-    put_in(front, 0, "dlsym", &driver[1]);
-    CHECK(is_before(""));
-    put_in(front, 0, "dlsym", &second[1]);
-    CHECK(is_before(""));
-    put_in(front, 0, "dlsym", &other[1]);
-    CHECK(is_before("/lib/quota.so"));
-    front_version = &other[0];
-    CHECK(is_before(""));
-}
+STORY_ALONE(neither_the_driver_nor_the_program_nor_a_metashard_stands_before,
+            put_in(front, 0, "dlsym", &driver[1]), IS(is_before("")),
+            put_in(front, 0, "dlsym", &second[1]), IS(is_before("")),
+            put_in(front, 0, "dlsym", &other[1]), IS(is_before("/lib/quota.so")),
+            front_version = &other[0], IS(is_before("")))
 
 /* Where calls go around; and `left_out`: the function that the line names, or NULL. */
 static void must_find(const char *around, const char *left_out)
@@ -255,16 +237,10 @@ static void must_find(const char *around, const char *left_out)
     CHECK(strncmp(logged, expected, strlen(expected)) == 0);
 }
 
-MS_TEST(calls_come_through_a_library_that_answers_with_its_own)
-{
-    must_find("", NULL);
-    put_in(front, 0, "dlsym", (void *)answer);
-    must_find("", NULL);
-    put_in(front, 1, "cuInit", &other[2]);
-    put_in(given, 0, "cuInit", &other[2]);
-    put_in(given, 1, "cuMemCreate", NULL);
-    must_find("", NULL);
-}
+STORY_ALONE(calls_come_through_a_library_that_answers_with_its_own, must_find("", NULL),
+            put_in(front, 0, "dlsym", (void *)answer), must_find("", NULL),
+            put_in(front, 1, "cuInit", &other[2]), put_in(given, 0, "cuInit", &other[2]),
+            put_in(given, 1, "cuMemCreate", NULL), must_find("", NULL))
 
 MS_TEST(calls_go_around_a_library_that_answers_with_the_drivers)
 {
@@ -275,12 +251,7 @@ MS_TEST(calls_go_around_a_library_that_answers_with_the_drivers)
     must_find("", NULL);
 }
 
-MS_TEST(a_library_whose_functions_are_not_handed_out_is_told_of)
-{
-    put_in(front, 0, "dlsym", (void *)answer);
-    put_in(front, 1, "cuInit", &other[2]);
-    put_in(front, 2, "cuMemCreate", &other[3]);
-    must_find("", "cuMemCreate");
-    put_in(given, 0, "cuMemCreate", &other[3]);
-    must_find("", "cuInit");
-}
+STORY_ALONE(a_library_whose_functions_are_not_handed_out_is_told_of,
+            put_in(front, 0, "dlsym", (void *)answer), put_in(front, 1, "cuInit", &other[2]),
+            put_in(front, 2, "cuMemCreate", &other[3]), must_find("", "cuMemCreate"),
+            put_in(given, 0, "cuMemCreate", &other[3]), must_find("", "cuInit"))

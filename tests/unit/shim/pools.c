@@ -47,21 +47,21 @@ void ms_observer_prepare(bool is_pooled)
     note('o');
 }
 
-bool __wrap_ms_alloc_wants_pooled(void);
+WRAPS(ms_alloc_wants_pooled, ms_pool_use_kept, ms_alloc_in_stream, ms_alloc_free_in_stream);
+WRAPS(ms_alloc_set_pool_access, ms_pointer_is, ms_pointer_is_owned, ms_host_memory_add_alias);
+WRAPS(ms_host_memory_forget, ms_evict_try_again, ms_delayed_free_pass, ms_pool_add);
+WRAPS(ms_pool_destroy, ms_pool_add_figures, ms_pool_reset_high, ms_pool_trim);
 bool __wrap_ms_alloc_wants_pooled(void)
 {
     return wants_pooled;
 }
 
-void __wrap_ms_pool_use_kept(CUmemoryPool handle, size_t bytes);
 void __wrap_ms_pool_use_kept(CUmemoryPool handle, size_t bytes)
 {
     CHECK(handle == pool && bytes == BYTES);
     note('k');
 }
 
-bool __wrap_ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream in,
-                               CUdeviceptr *address_out, CUresult *result_out);
 bool __wrap_ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream in,
                                CUdeviceptr *address_out, CUresult *result_out)
 {
@@ -72,7 +72,6 @@ bool __wrap_ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream in,
     return is_ours;
 }
 
-bool __wrap_ms_alloc_free_in_stream(CUdeviceptr address, CUstream in, CUresult *result_out);
 bool __wrap_ms_alloc_free_in_stream(CUdeviceptr address, CUstream in, CUresult *result_out)
 {
     CHECK(address == OURS && in == stream);
@@ -83,71 +82,58 @@ bool __wrap_ms_alloc_free_in_stream(CUdeviceptr address, CUstream in, CUresult *
 
 CUresult
 __wrap_ms_alloc_set_pool_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count,
-                                CUresult (*set)(CUmemoryPool, const CUmemAccessDesc *, size_t));
-CUresult
-__wrap_ms_alloc_set_pool_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count,
                                 CUresult (*set)(CUmemoryPool, const CUmemAccessDesc *, size_t))
 {
     note('a');
     return set(handle, map, count);
 }
 
-bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds);
 bool __wrap_ms_pointer_is(CUdeviceptr address, unsigned kinds)
 {
     CHECK(address == THEIRS && kinds == (MS_PINNED | MS_MANAGED));
     return is_host;
 }
 
-bool __wrap_ms_pointer_is_owned(CUdeviceptr address);
 bool __wrap_ms_pointer_is_owned(CUdeviceptr address)
 {
     return address == OURS;
 }
 
-void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t host, size_t bytes);
 void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t host, size_t bytes)
 {
     CHECK(address == THEIRS && host == THEIRS && bytes == BYTES);
     note('h');
 }
 
-void __wrap_ms_host_memory_forget(uint64_t address);
 void __wrap_ms_host_memory_forget(uint64_t address)
 {
     CHECK(address == OURS || address == THEIRS);
     note('h');
 }
 
-bool __wrap_ms_evict_try_again(CUresult result, int *attempts);
 bool __wrap_ms_evict_try_again(CUresult result, int *attempts)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY && ++*attempts < 3;
 }
 
-void __wrap_ms_delayed_free_pass(bool is_patient);
 void __wrap_ms_delayed_free_pass(bool is_patient)
 {
     CHECK(!is_patient && ms_calls_inside == 1);
     note('d');
 }
 
-void __wrap_ms_pool_add(CUmemoryPool handle, CUdevice device);
 void __wrap_ms_pool_add(CUmemoryPool handle, CUdevice device)
 {
     CHECK(handle == POOL && device == 3);
     note('p');
 }
 
-CUresult __wrap_ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool));
 CUresult __wrap_ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool))
 {
     note('x');
     return destroy(handle);
 }
 
-void __wrap_ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                uint64_t *value);
 void __wrap_ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, uint64_t *value)
 {
     CHECK(handle == POOL && attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
@@ -155,14 +141,12 @@ void __wrap_ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribu
     *value += 5;
 }
 
-void __wrap_ms_pool_reset_high(CUmemoryPool handle, CUmemPool_attribute attribute);
 void __wrap_ms_pool_reset_high(CUmemoryPool handle, CUmemPool_attribute attribute)
 {
     CHECK(handle == POOL && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH);
     note('p');
 }
 
-size_t __wrap_ms_pool_trim(CUmemoryPool handle, size_t keep);
 size_t __wrap_ms_pool_trim(CUmemoryPool handle, size_t keep)
 {
     CHECK(handle == POOL && keep == 100);
@@ -262,22 +246,13 @@ static void must_allocate(CUresult expected, CUdeviceptr expected_address, const
     }
 }
 
-MS_TEST_AFTER(start, an_allocation_is_deferred_and_observed)
-{
-    is_ours = true;
-    must_allocate(CUDA_SUCCESS, OURS, "ynao");
-    answer = CUDA_ERROR_OUT_OF_MEMORY;
-    must_allocate(CUDA_ERROR_OUT_OF_MEMORY, OURS, "ynao");
-}
+STORY_AFTER(start, an_allocation_is_deferred_and_observed, is_ours = true,
+            must_allocate(CUDA_SUCCESS, OURS, "ynao"), answer = CUDA_ERROR_OUT_OF_MEMORY,
+            must_allocate(CUDA_ERROR_OUT_OF_MEMORY, OURS, "ynao"))
 
-MS_TEST_AFTER(start, the_default_stream_is_that_of_the_entry)
-{
-    is_ours = true;
-    served_stream = NULL;
-    must_allocate(CUDA_SUCCESS, OURS, "ynao");
-    is_ours = false;
-    must_allocate(CUDA_SUCCESS, THEIRS, "ynaA");
-}
+STORY_AFTER(start, the_default_stream_is_that_of_the_entry, is_ours = true, served_stream = NULL,
+            must_allocate(CUDA_SUCCESS, OURS, "ynao"), is_ours = false,
+            must_allocate(CUDA_SUCCESS, THEIRS, "ynaA"))
 
 MS_TEST_AFTER(start, an_allocation_that_is_not_deferred_is_the_drivers)
 {
@@ -301,27 +276,14 @@ MS_TEST_AFTER(start, no_pool_is_the_drivers_to_refuse)
     must_have("AA");
 }
 
-MS_TEST_AFTER(start, a_pool_of_host_memory_gives_host_memory)
-{
-    is_ready = false;
-    is_host = true;
-    must_allocate(CUDA_SUCCESS, THEIRS, "yAh");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    must_allocate(CUDA_ERROR_INVALID_VALUE, nobody, "yA");
-    real_answer = CUDA_SUCCESS;
-    atomic_store(&ms_hot.started, 0);
-    must_allocate(CUDA_SUCCESS, THEIRS, "yA");
-}
+STORY_AFTER(start, a_pool_of_host_memory_gives_host_memory, is_ready = false, is_host = true,
+            must_allocate(CUDA_SUCCESS, THEIRS, "yAh"), real_answer = CUDA_ERROR_INVALID_VALUE,
+            must_allocate(CUDA_ERROR_INVALID_VALUE, nobody, "yA"), real_answer = CUDA_SUCCESS,
+            atomic_store(&ms_hot.started, 0), must_allocate(CUDA_SUCCESS, THEIRS, "yA"))
 
-MS_TEST_AFTER(start, a_driver_without_memory_is_asked_again)
-{
-    is_ready = false;
-    is_host = true;
-    refusals = 2;
-    must_allocate(CUDA_SUCCESS, THEIRS, "yAAAh");
-    refusals = 3;
-    must_allocate(CUDA_ERROR_OUT_OF_MEMORY, nobody, "yAAA");
-}
+STORY_AFTER(start, a_driver_without_memory_is_asked_again, is_ready = false, is_host = true,
+            refusals = 2, must_allocate(CUDA_SUCCESS, THEIRS, "yAAAh"), refusals = 3,
+            must_allocate(CUDA_ERROR_OUT_OF_MEMORY, nobody, "yAAA"))
 
 /* --- freeing */
 
@@ -336,44 +298,25 @@ static void must_free(CUdeviceptr address, CUresult expected, const char *calls)
     }
 }
 
-MS_TEST_AFTER(start, an_allocation_of_ours_is_freed_in_its_stream)
-{
-    is_ours = true;
-    must_free(OURS, CUDA_SUCCESS, "SCf");
-    served_stream = NULL;
-    must_free(OURS, CUDA_SUCCESS, "SCf");
-    answer = CUDA_ERROR_INVALID_VALUE;
-    must_free(OURS, CUDA_ERROR_INVALID_VALUE, "SCf");
-}
+STORY_AFTER(start, an_allocation_of_ours_is_freed_in_its_stream, is_ours = true,
+            must_free(OURS, CUDA_SUCCESS, "SCf"), served_stream = NULL,
+            must_free(OURS, CUDA_SUCCESS, "SCf"), answer = CUDA_ERROR_INVALID_VALUE,
+            must_free(OURS, CUDA_ERROR_INVALID_VALUE, "SCf"))
 
-MS_TEST_AFTER(start, the_driver_says_whether_a_free_needs_a_context)
-{
-    is_ours = true;
-    has_context = false;
-    null_answer = CUDA_ERROR_INVALID_CONTEXT;
-    real_answer = CUDA_ERROR_INVALID_CONTEXT;
-    must_free(OURS, CUDA_ERROR_INVALID_CONTEXT, "SCNF");
-    null_answer = CUDA_ERROR_INVALID_VALUE;
-    must_free(OURS, CUDA_SUCCESS, "SCNf");
-}
+STORY_AFTER(start, the_driver_says_whether_a_free_needs_a_context, is_ours = true,
+            has_context = false, null_answer = CUDA_ERROR_INVALID_CONTEXT,
+            real_answer = CUDA_ERROR_INVALID_CONTEXT,
+            must_free(OURS, CUDA_ERROR_INVALID_CONTEXT, "SCNF"),
+            null_answer = CUDA_ERROR_INVALID_VALUE, must_free(OURS, CUDA_SUCCESS, "SCNf"))
 
-MS_TEST_AFTER(start, a_stream_that_is_not_valid_is_the_drivers_to_refuse)
-{
-    is_ours = true;
-    flags_answer = real_answer = CUDA_ERROR_INVALID_HANDLE;
-    must_free(OURS, CUDA_ERROR_INVALID_HANDLE, "SF");
-}
+STORY_AFTER(start, a_stream_that_is_not_valid_is_the_drivers_to_refuse, is_ours = true,
+            flags_answer = real_answer = CUDA_ERROR_INVALID_HANDLE,
+            must_free(OURS, CUDA_ERROR_INVALID_HANDLE, "SF"))
 
-MS_TEST_AFTER(start, the_driver_frees_memory_that_is_not_ours)
-{
-    must_free(OURS, CUDA_SUCCESS, "SCfFh");
-    is_ours = true;
-    must_free(THEIRS, CUDA_SUCCESS, "Fh");
-    own_something(false);
-    must_free(OURS, CUDA_SUCCESS, "Fh");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    must_free(THEIRS, CUDA_ERROR_INVALID_VALUE, "F");
-}
+STORY_AFTER(start, the_driver_frees_memory_that_is_not_ours, must_free(OURS, CUDA_SUCCESS, "SCfFh"),
+            is_ours = true, must_free(THEIRS, CUDA_SUCCESS, "Fh"), own_something(false),
+            must_free(OURS, CUDA_SUCCESS, "Fh"), real_answer = CUDA_ERROR_INVALID_VALUE,
+            must_free(THEIRS, CUDA_ERROR_INVALID_VALUE, "F"))
 
 /* Whether the address is free for a regular allocation of the driver. */
 static bool serve_regular(struct ms_regular_size *size, CUdeviceptr address)
@@ -417,15 +360,9 @@ static void must_create(const CUmemPoolProps *props, const char *calls)
     must_have(calls);
 }
 
-MS_TEST_AFTER(start, a_plain_pool_is_known)
-{
-    must_create(&plain, "Pp");
-    real_answer = CUDA_ERROR_OUT_OF_MEMORY;
-    must_create(&plain, "P");
-    real_answer = CUDA_SUCCESS;
-    atomic_store(&ms_hot.started, 0);
-    must_create(&plain, "P");
-}
+STORY_AFTER(start, a_plain_pool_is_known, must_create(&plain, "Pp"),
+            real_answer = CUDA_ERROR_OUT_OF_MEMORY, must_create(&plain, "P"),
+            real_answer = CUDA_SUCCESS, atomic_store(&ms_hot.started, 0), must_create(&plain, "P"))
 
 MS_TEST_AFTER(start, a_pool_with_any_property_is_not_known)
 {

@@ -53,14 +53,13 @@ void *ms_libc_find(const char *name)
     return strcmp(name, "dlsym") == 0 ? (void *)find : &libc_dlvsym;
 }
 
-char *__wrap_dlerror(void);
+WRAPS(dlerror, dlopen, dladdr, dl_iterate_phdr);
 char *__wrap_dlerror(void)
 {
     forgotten++;
     return NULL;
 }
 
-void *__wrap_dlopen(const char *path, int flags);
 void *__wrap_dlopen(const char *path, int flags)
 {
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD);
@@ -70,7 +69,6 @@ void *__wrap_dlopen(const char *path, int flags)
     return has_driver ? driver : NULL;
 }
 
-int __wrap_dladdr(const void *address, Dl_info *info_out);
 int __wrap_dladdr(const void *address, Dl_info *info_out)
 {
     info_out->dli_fname = has_paths ? second_path : NULL;
@@ -78,7 +76,6 @@ int __wrap_dladdr(const void *address, Dl_info *info_out)
 }
 
 /* Segments of the driver are listed in any order; what is no PT_LOAD does not count. */
-int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context);
 int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context)
 {
     const ElfW(Phdr) of_driver[] = {{.p_type = PT_NOTE, .p_vaddr = 0, .p_memsz = 5 * BYTES},
@@ -124,37 +121,19 @@ MS_TEST_AFTER(start, libcs_dlsym_is_found_once)
     CHECK(searched == 1 && ms_libc_dlsym_address == (void *)find);
 }
 
-MS_TEST_AFTER(start, the_next_dlsym_is_that_of_a_library_behind_the_shim)
-{
-    ms_find_next_dlsym();
-    ms_find_next_dlsym();
-    CHECK(ms_next_dlsym_address == &behind[1]);
-    CHECK(asked == 1 && forgotten == 0);
-}
+STORY_AFTER(start, the_next_dlsym_is_that_of_a_library_behind_the_shim, ms_find_next_dlsym(),
+            ms_find_next_dlsym(), IS(ms_next_dlsym_address == &behind[1]),
+            IS(asked == 1 && forgotten == 0))
 
-MS_TEST_AFTER(start, the_next_dlsym_may_be_libcs_without_an_error)
-{
-    has_next = false;
-    ms_find_next_dlsym();
-    CHECK(ms_next_dlsym_address == (void *)find);
-    CHECK_EQ(forgotten, 1);
-}
+STORY_AFTER(start, the_next_dlsym_may_be_libcs_without_an_error, has_next = false,
+            ms_find_next_dlsym(), IS(ms_next_dlsym_address == (void *)find), EQUALS(forgotten, 1))
 
-MS_TEST_AFTER(start, the_next_dlvsym_is_found_once)
-{
-    ms_find_next_dlvsym();
-    ms_find_next_dlvsym();
-    CHECK(ms_next_dlvsym_address == &behind[4]);
-    CHECK(asked == 1 && forgotten == 0);
-}
+STORY_AFTER(start, the_next_dlvsym_is_found_once, ms_find_next_dlvsym(), ms_find_next_dlvsym(),
+            IS(ms_next_dlvsym_address == &behind[4]), IS(asked == 1 && forgotten == 0))
 
-MS_TEST_AFTER(start, the_next_dlvsym_may_be_libcs)
-{
-    has_next = false;
-    ms_find_next_dlvsym();
-    CHECK(ms_next_dlvsym_address == &libc_dlvsym);
-    CHECK(forgotten == 1 && ms_next_dlsym_address == NULL);
-}
+STORY_AFTER(start, the_next_dlvsym_may_be_libcs, has_next = false, ms_find_next_dlvsym(),
+            IS(ms_next_dlvsym_address == &libc_dlvsym),
+            IS(forgotten == 1 && ms_next_dlsym_address == NULL))
 
 /* --- whether a driver is loaded */
 
@@ -221,11 +200,8 @@ MS_TEST_AFTER(start, the_driver_is_the_loaded_libcuda)
     must_have_driver(driver);
 }
 
-MS_TEST_AFTER(start, the_driver_may_be_the_library_of_a_function)
-{
-    CHECK(ms_real_load(&second[3]));
-    must_have_driver(second);
-}
+STORY_AFTER(start, the_driver_may_be_the_library_of_a_function, IS(ms_real_load(&second[3])),
+            must_have_driver(second))
 
 MS_TEST_AFTER(start, the_library_of_a_function_must_be_a_libcuda)
 {
@@ -254,14 +230,10 @@ static void must_get(enum ms_entry entry, const void *expected, unsigned questio
              missed > 0 && expected == (void *)ms_missing); /* which the program would see */
 }
 
-MS_TEST_AFTER(start, a_function_is_asked_for_once)
-{
-    CHECK(ms_real_load(NULL));
-    must_get(MS_ENTRY_cuMemAlloc_v2, driver + 3, 1);
-    must_get(MS_ENTRY_cuMemAlloc_v2, driver + 3, 0);
-    must_get(MS_ENTRY_cuInit, driver + 2, 1);
-    CHECK(ms_real[MS_ENTRY_cuInit] == driver + 2);
-}
+STORY_AFTER(start, a_function_is_asked_for_once, IS(ms_real_load(NULL)),
+            must_get(MS_ENTRY_cuMemAlloc_v2, driver + 3, 1),
+            must_get(MS_ENTRY_cuMemAlloc_v2, driver + 3, 0),
+            must_get(MS_ENTRY_cuInit, driver + 2, 1), IS(ms_real[MS_ENTRY_cuInit] == driver + 2))
 
 MS_TEST_AFTER(start, a_function_the_driver_lacks_is_not_supported)
 {
@@ -276,26 +248,14 @@ MS_TEST_AFTER(start, a_function_the_driver_lacks_is_not_supported)
     CHECK_EQ(lines, 0);
 }
 
-MS_TEST_AFTER(start, a_shim_that_is_off_hides_nothing_behind_it)
-{
-    CHECK(ms_real_load(NULL));
-    is_off = true;
-    must_get(MS_ENTRY_cuMemAlloc_v2, driver + 3, 2);
-    has_behind = true;
-    must_get(MS_ENTRY_cuMemFree_v2, behind + 3, 1);
-    is_off = false;
-    must_get(MS_ENTRY_cuCtxGetDevice, driver + 3, 1);
-}
+STORY_AFTER(start, a_shim_that_is_off_hides_nothing_behind_it, IS(ms_real_load(NULL)),
+            is_off = true, must_get(MS_ENTRY_cuMemAlloc_v2, driver + 3, 2), has_behind = true,
+            must_get(MS_ENTRY_cuMemFree_v2, behind + 3, 1), is_off = false,
+            must_get(MS_ENTRY_cuCtxGetDevice, driver + 3, 1))
 
-MS_TEST_AFTER(start, no_function_is_supported_until_a_driver_comes)
-{
-    has_driver = false;
-    must_get(MS_ENTRY_cuMemAlloc_v2, (void *)ms_missing, 0);
-    CHECK(lines == 1 && logged_level == MS_ERROR);
-    CHECK(strcmp(logged, "cuMemAlloc_v2 was called, but no libcuda.so.1 can be found") == 0);
-    has_driver = true;
-    asked = 0;
-    CHECK(ms_real_get(MS_ENTRY_cuMemAlloc_v2) == driver + 3);
-    CHECK(asked == 1 && lines == 1);
-    must_have_driver(driver);
-}
+STORY_AFTER(start, no_function_is_supported_until_a_driver_comes, has_driver = false,
+            must_get(MS_ENTRY_cuMemAlloc_v2, (void *)ms_missing, 0),
+            IS(lines == 1 && logged_level == MS_ERROR),
+            IS(strcmp(logged, "cuMemAlloc_v2 was called, but no libcuda.so.1 can be found") == 0),
+            has_driver = true, asked = 0, IS(ms_real_get(MS_ENTRY_cuMemAlloc_v2) == driver + 3),
+            IS(asked == 1 && lines == 1), must_have_driver(driver))

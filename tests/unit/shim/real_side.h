@@ -3,6 +3,9 @@
  * other call ends the test. For one file of a test. */
 #pragma once
 
+/* A stand-in has the parameters of what it stands for. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
 #include "shim/entries.h"

@@ -6,10 +6,11 @@
 #include "runtime/selfcheck/selfcheck.h"
 #include "shim/substitute.h"
 #include "tests/unit/shim/real_side.h"
+#include "tests/unit/between.h"
 
 static ms_resolver_check *check;
 
-void __wrap_ms_selfcheck_set_resolver(ms_resolver_check *offered);
+WRAPS(ms_selfcheck_set_resolver);
 void __wrap_ms_selfcheck_set_resolver(ms_resolver_check *offered)
 {
     check = offered;
@@ -90,12 +91,8 @@ MS_TEST(each_function_that_the_shim_handles_is_asked_for)
     CHECK_EQ(asked, (MS_ENTRY_COUNT + 2) / 3);
 }
 
-MS_TEST(a_driver_before_cuda_12_is_asked_in_the_old_way)
-{
-    is_old = true;
-    must_be_right();
-    CHECK_EQ(asked, (MS_ENTRY_COUNT + 2) / 3);
-}
+STORY_ALONE(a_driver_before_cuda_12_is_asked_in_the_old_way, is_old = true, must_be_right(),
+            EQUALS(asked, (MS_ENTRY_COUNT + 2) / 3))
 
 MS_TEST(a_function_that_the_driver_does_not_have_is_right)
 {
@@ -103,11 +100,7 @@ MS_TEST(a_function_that_the_driver_does_not_have_is_right)
     must_be_right();
 }
 
-MS_TEST(a_function_elsewhere_that_the_shim_replaces_is_right)
-{
-    replaced = 3 * 7;
-    must_be_right();
-}
+STORY_ALONE(a_function_elsewhere_that_the_shim_replaces_is_right, replaced = 3 * 7, must_be_right())
 
 /* Also the first and the last. */
 MS_TEST(a_function_that_is_not_the_drivers_is_named)

@@ -16,7 +16,7 @@ enum { ADDRESS = 0x1000, STRAY = 0x2000, FLAGS = 3 };
 static bool is_ours, is_handle, is_ready;
 static CUipcMemHandle handle = {{7}};
 
-bool __wrap_ms_ipc_share(CUdeviceptr address, CUipcMemHandle *handle_out, CUresult *result_out);
+WRAPS(ms_ipc_share, ms_ipc_is_handle, ms_ipc_open, ms_ipc_close, ms_pointer_strays);
 bool __wrap_ms_ipc_share(CUdeviceptr address, CUipcMemHandle *handle_out, CUresult *result_out)
 {
     CHECK(address == ADDRESS && handle_out == &handle);
@@ -25,14 +25,12 @@ bool __wrap_ms_ipc_share(CUdeviceptr address, CUipcMemHandle *handle_out, CUresu
     return is_ours;
 }
 
-bool __wrap_ms_ipc_is_handle(const CUipcMemHandle *one);
 bool __wrap_ms_ipc_is_handle(const CUipcMemHandle *one)
 {
     CHECK(one->reserved[0] == 7);
     return is_handle;
 }
 
-CUresult __wrap_ms_ipc_open(const CUipcMemHandle *one, unsigned flags, CUdeviceptr *address_out);
 CUresult __wrap_ms_ipc_open(const CUipcMemHandle *one, unsigned flags, CUdeviceptr *address_out)
 {
     CHECK(one->reserved[0] == 7 && flags == FLAGS);
@@ -41,7 +39,6 @@ CUresult __wrap_ms_ipc_open(const CUipcMemHandle *one, unsigned flags, CUdevicep
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-bool __wrap_ms_ipc_close(CUdeviceptr address, CUresult *result_out);
 bool __wrap_ms_ipc_close(CUdeviceptr address, CUresult *result_out)
 {
     CHECK_EQ(address, ADDRESS);
@@ -50,7 +47,6 @@ bool __wrap_ms_ipc_close(CUdeviceptr address, CUresult *result_out)
     return is_ours;
 }
 
-bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes);
 bool __wrap_ms_pointer_strays(CUdeviceptr address, size_t bytes)
 {
     CHECK_EQ(bytes, 1);
@@ -112,13 +108,6 @@ static void must_open(bool by_runtime, bool asks)
     }
 }
 
-MS_TEST(a_handle_of_the_runtimes_is_opened_by_it_where_it_may_defer)
-{
-    must_open(false, false);
-    is_handle = true;
-    must_open(false, true);
-    is_ready = true;
-    must_open(true, true);
-    is_handle = false;
-    must_open(false, false);
-}
+STORY_ALONE(a_handle_of_the_runtimes_is_opened_by_it_where_it_may_defer, must_open(false, false),
+            is_handle = true, must_open(false, true), is_ready = true, must_open(true, true),
+            is_handle = false, must_open(false, false))

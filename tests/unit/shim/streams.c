@@ -15,7 +15,7 @@ static CUresult asked, asked_later, answer;
 static unsigned questions, ends, settled;
 static bool was_counted; /* when the driver began the capture */
 
-void __wrap_ms_settle_now(const char *why);
+WRAPS(ms_settle_now);
 
 void __wrap_ms_settle_now(const char *why)
 {
@@ -39,8 +39,6 @@ static CUresult tell_status(CUstream stream, CUstreamCaptureStatus *status_out)
     return result;
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuStreamBeginCapture, (CUstream stream), return begin())
 REAL(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), return begin())
 REAL(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status_out),
@@ -50,7 +48,6 @@ REAL(cuStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *status_o
 REAL(cuStreamEndCapture, (CUstream stream, CUgraph *graph), ends++; return answer)
 REAL(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph), ends++; return answer)
 REAL(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), return answer)
-#pragma GCC diagnostic pop
 
 static void start(void)
 {
@@ -93,18 +90,12 @@ MS_TEST_AFTER(start, a_capture_that_does_not_begin_counts_no_more)
     CHECK(was_counted && !ms_is_capturing());
 }
 
-MS_TEST_AFTER(start, a_capture_that_ends_counts_no_more)
-{
-    begin_capture();
-    end_capture(CUDA_SUCCESS, true, 1);
-}
+STORY_AFTER(start, a_capture_that_ends_counts_no_more, begin_capture(),
+            end_capture(CUDA_SUCCESS, true, 1))
 
-MS_TEST_AFTER(start, a_capture_that_ends_counts_no_more_though_the_stream_cannot_be_asked)
-{
-    begin_capture();
-    asked = asked_later = CUDA_ERROR_OUT_OF_MEMORY;
-    end_capture(CUDA_SUCCESS, true, 1);
-}
+STORY_AFTER(start, a_capture_that_ends_counts_no_more_though_the_stream_cannot_be_asked,
+            begin_capture(), asked = asked_later = CUDA_ERROR_OUT_OF_MEMORY,
+            end_capture(CUDA_SUCCESS, true, 1))
 
 MS_TEST_AFTER(start, the_end_of_a_thread_s_own_default_stream_counts_likewise)
 {
@@ -114,20 +105,14 @@ MS_TEST_AFTER(start, the_end_of_a_thread_s_own_default_stream_counts_likewise)
     CHECK(!ms_is_capturing());
 }
 
-MS_TEST_AFTER(start, an_end_that_fails_and_ends_the_capture_counts)
-{
-    begin_capture();
-    answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, true, 2);
-}
+STORY_AFTER(start, an_end_that_fails_and_ends_the_capture_counts, begin_capture(),
+            answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, true, 2))
 
-MS_TEST_AFTER(start, an_end_that_fails_and_leaves_the_capture_does_not_count)
-{
-    begin_capture();
-    answer = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    status_later = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, false, 2);
-}
+STORY_AFTER(start, an_end_that_fails_and_leaves_the_capture_does_not_count, begin_capture(),
+            answer = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+            status_later = CU_STREAM_CAPTURE_STATUS_ACTIVE,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, false, 2))
 
 MS_TEST_AFTER(start, an_end_in_a_stream_that_captures_nothing_does_not_count)
 {
@@ -137,26 +122,17 @@ MS_TEST_AFTER(start, an_end_in_a_stream_that_captures_nothing_does_not_count)
     end_capture(CUDA_ERROR_ILLEGAL_STATE, false, 1);
 }
 
-MS_TEST_AFTER(start, an_end_that_fails_does_not_count_where_the_stream_cannot_be_asked)
-{
-    begin_capture();
-    answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    asked = CUDA_ERROR_OUT_OF_MEMORY;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 1);
-    ends = questions = 0;
-    asked = CUDA_SUCCESS;
-    asked_later = CUDA_ERROR_OUT_OF_MEMORY;
-    end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 2);
-}
+STORY_AFTER(start, an_end_that_fails_does_not_count_where_the_stream_cannot_be_asked,
+            begin_capture(), answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            asked = CUDA_ERROR_OUT_OF_MEMORY,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 1), ends = questions = 0,
+            asked = CUDA_SUCCESS, asked_later = CUDA_ERROR_OUT_OF_MEMORY,
+            end_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, false, 2))
 
-MS_TEST_AFTER(start, each_of_two_captures_counts)
-{
-    begin_capture();
-    CHECK_EQ(cuStreamBeginCapture((CUstream)0x20), CUDA_SUCCESS);
-    end_capture(CUDA_SUCCESS, false, 1);
-    ends = questions = 0;
-    end_capture(CUDA_SUCCESS, true, 1);
-}
+STORY_AFTER(start, each_of_two_captures_counts, begin_capture(),
+            EQUALS(cuStreamBeginCapture((CUstream)0x20), CUDA_SUCCESS),
+            end_capture(CUDA_SUCCESS, false, 1), ends = questions = 0,
+            end_capture(CUDA_SUCCESS, true, 1))
 
 MS_TEST_AFTER(start, a_function_of_the_host_is_a_gate)
 {

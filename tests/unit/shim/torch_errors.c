@@ -63,7 +63,7 @@ static void check(int32_t error, const char *file, const char *function, uint32_
     note('c');
 }
 
-void *__wrap_dlopen(const char *name, int flags);
+WRAPS(dlopen, ms_overcommit_take_failed);
 void *__wrap_dlopen(const char *name, int flags)
 {
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD);
@@ -89,7 +89,6 @@ ms_dlsym *ms_libc_dlsym(void)
     return find;
 }
 
-bool __wrap_ms_overcommit_take_failed(void);
 bool __wrap_ms_overcommit_take_failed(void)
 {
     const bool was_shortage = is_shortage;

@@ -39,7 +39,7 @@ static unsigned char notes[2][256];               /* of two segments */
 static ElfW(Phdr) segments[4];
 static unsigned visited;
 
-int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context);
+WRAPS(dl_iterate_phdr, read);
 int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context)
 {
     struct dl_phdr_info program = {.dlpi_name = NULL}, other = {.dlpi_name = "/lib/libc.so.6"};
@@ -55,8 +55,6 @@ int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), 
 
 static size_t most = SIZE_MAX; /* bytes of one read */
 static int reads_left = 1000;
-ssize_t __real_read(int file, void *buffer, size_t bytes);
-ssize_t __wrap_read(int file, void *buffer, size_t bytes);
 ssize_t __wrap_read(int file, void *buffer, size_t bytes)
 {
     CHECK(file >= 0);
@@ -358,16 +356,9 @@ static void write_checks(const char *format, const char *build_id, uint64_t sum,
 
 #define FORMAT "metashard-torch-checks/1"
 
-TEST(a_checked_library_is_proved)
-{
-    add_build_id(0, OTHER_ID);
-    must_be("unknown", OTHER_ID);
-    write_checks(FORMAT, OTHER_ID, sum_of_rules(), 0);
-    must_be(NULL, NULL);
-    clear_notes();
-    must_be_unknown();
-    CHECK(!ms_torch_checks_have(""));
-}
+STORY_BETWEEN(start, end, a_checked_library_is_proved, add_build_id(0, OTHER_ID),
+              must_be("unknown", OTHER_ID), write_checks(FORMAT, OTHER_ID, sum_of_rules(), 0),
+              must_be(NULL, NULL), clear_notes(), must_be_unknown(), IS(!ms_torch_checks_have("")))
 
 TEST(a_check_is_of_a_library_and_of_the_rules)
 {

@@ -31,29 +31,10 @@ static size_t seen_bytes;
 static CUdeviceptr pinned = BLOCK;
 static bool is_in_nccl, is_opened, has_one_handle = true, is_ready = true;
 
-bool __wrap_ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
-CUresult __wrap_ms_addresses_reserve(CUdeviceptr *out, size_t bytes, size_t alignment,
-                                     bool for_program);
-void __wrap_ms_vmm_reserved(CUdeviceptr address, size_t bytes);
-bool __wrap_ms_vmm_free_addresses(CUdeviceptr address, size_t bytes, CUresult *result_out);
-bool __wrap_ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
-                         CUmemGenericAllocationHandle *handle_out, CUresult *result_out);
-bool __wrap_ms_vmm_map(CUdeviceptr address, size_t bytes, size_t offset,
-                       CUmemGenericAllocationHandle handle, unsigned long long flags,
-                       CUresult *result_out);
-bool __wrap_ms_vmm_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out);
-bool __wrap_ms_vmm_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
-                              size_t count, CUresult *result_out);
-bool __wrap_ms_vmm_get_access(CUdeviceptr address, const CUmemLocation *location,
-                              unsigned long long *flags_out, CUresult *result_out);
-bool __wrap_ms_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out,
-                          CUresult *result_out);
-CUresult __wrap_ms_vmm_make_real(CUdeviceptr address, size_t bytes);
-CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
-CUresult __wrap_ms_access_export(CUdeviceptr address, size_t bytes, bool *is_one_handle_out);
-void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes);
-void __wrap_ms_host_memory_cut(CUdeviceptr address, size_t bytes);
-bool __wrap_ms_evict_try_again(CUresult result, int *attempts);
+WRAPS(ms_space_first_behind, ms_addresses_reserve, ms_vmm_reserved, ms_vmm_free_addresses);
+WRAPS(ms_vmm_defer, ms_vmm_map, ms_vmm_unmap, ms_vmm_set_access, ms_vmm_get_access, ms_vmm_retain);
+WRAPS(ms_vmm_make_real, ms_access_uses, ms_access_export, ms_host_memory_add_alias);
+WRAPS(ms_host_memory_cut, ms_evict_try_again);
 
 static bool is_answered(char letter, CUresult *result_out)
 {
@@ -138,7 +119,6 @@ bool __wrap_ms_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *han
 
 CUresult __wrap_ms_vmm_make_real(CUdeviceptr address, size_t bytes)
 {
-    (void)address;
     seen_bytes = bytes;
     note('l');
     return preparing;
@@ -165,7 +145,7 @@ void __wrap_ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t by
     note('h');
 }
 
-void __wrap_ms_host_memory_cut(CUdeviceptr address, size_t bytes)
+void __wrap_ms_host_memory_cut(uint64_t address, size_t bytes)
 {
     CHECK(bytes == BYTES && (address == PLACE || address == NOWHERE));
     note('c');
@@ -205,8 +185,6 @@ static CUresult go(char letter)
 static void *retained;
 static CUdeviceptr wanted_address;
 static unsigned long long wanted_flags;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemAddressReserve,
      (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr wanted,
       unsigned long long flags),
@@ -240,7 +218,6 @@ REAL(cuMulticastBindAddr,
      (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address, size_t bytes,
       unsigned long long flags),
      return go('P'))
-#pragma GCC diagnostic pop
 
 static void start(void)
 {
@@ -288,18 +265,12 @@ VMM_TEST(addresses_are_reserved_where_the_runtime_wants_unless_the_program_does)
     must_have("R");
 }
 
-VMM_TEST(addresses_that_the_runtime_does_not_know_are_freed_by_the_driver)
-{
-    answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemAddressFree(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE);
-    must_have("f");
-    is_ours = false;
-    CHECK_EQ(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("fF");
-    stop();
-    CHECK_EQ(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("F");
-}
+STORY_BETWEEN(start, end, addresses_that_the_runtime_does_not_know_are_freed_by_the_driver,
+              answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemAddressFree(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE), must_have("f"),
+              is_ours = false, EQUALS(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS),
+              must_have("fF"), stop(), EQUALS(cuMemAddressFree(PLACE, BYTES), CUDA_SUCCESS),
+              must_have("F"))
 
 /* --- what came from cuMemAlloc */
 
@@ -323,18 +294,12 @@ VMM_TEST(memory_of_an_allocation_is_not_taken_apart)
     CHECK_EQ(seen_bytes, BYTES);
 }
 
-VMM_TEST(calls_look_for_no_block_while_nothing_is_owned)
-{
-    atomic_store(&ms_hot.owned, 0);
-    CHECK_EQ(cuMemGetAccess(NULL, NULL, BLOCK), CUDA_SUCCESS);
-    must_have("G");
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, (void *)BLOCK), CUDA_SUCCESS);
-    must_have("T");
-    CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_SUCCESS);
-    must_have("P");
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("Uc");
-}
+STORY_BETWEEN(start, end, calls_look_for_no_block_while_nothing_is_owned,
+              atomic_store(&ms_hot.owned, 0),
+              EQUALS(cuMemGetAccess(NULL, NULL, BLOCK), CUDA_SUCCESS), must_have("G"),
+              EQUALS(cuMemRetainAllocationHandle(NULL, (void *)BLOCK), CUDA_SUCCESS),
+              must_have("T"), EQUALS(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_SUCCESS),
+              must_have("P"), EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS), must_have("Uc"))
 
 /* --- handles */
 
@@ -386,46 +351,29 @@ VMM_TEST(a_handle_of_an_allocation_is_for_nccl_alone)
     CHECK(retained == NULL);
 }
 
-VMM_TEST(a_handle_of_a_mapping_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_NOT_PERMITTED;
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_ERROR_NOT_PERMITTED);
-    must_have("t");
-    is_ours = false;
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_SUCCESS);
-    must_have("tT");
-    CHECK(retained == (void *)PLACE);
-}
+STORY_BETWEEN(start, end, a_handle_of_a_mapping_is_the_runtimes_or_the_drivers,
+              answer = CUDA_ERROR_NOT_PERMITTED,
+              EQUALS(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_ERROR_NOT_PERMITTED),
+              must_have("t"), is_ours = false,
+              EQUALS(cuMemRetainAllocationHandle(NULL, (void *)PLACE), CUDA_SUCCESS),
+              must_have("tT"), IS(retained == (void *)PLACE))
 
 /* --- mappings */
 
-VMM_TEST(a_mapping_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_OUT_OF_MEMORY;
-    CHECK_EQ(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    must_have("m");
-    is_ours = false;
-    CHECK_EQ(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS);
-    must_have("mM");
-    stop();
-    CHECK_EQ(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS);
-    must_have("M");
-}
+STORY_BETWEEN(start, end, a_mapping_is_the_runtimes_or_the_drivers,
+              answer = CUDA_ERROR_OUT_OF_MEMORY,
+              EQUALS(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_ERROR_OUT_OF_MEMORY),
+              must_have("m"), is_ours = false,
+              EQUALS(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS), must_have("mM"), stop(),
+              EQUALS(cuMemMap(PLACE, BYTES, 3, HANDLE, 0), CUDA_SUCCESS), must_have("M"))
 
-VMM_TEST(an_unmapped_range_is_no_host_memory_any_more)
-{
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("uc");
-    answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE);
-    must_have("u");
-    is_ours = false;
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
-    must_have("uUc");
-    real_answer = CUDA_ERROR_INVALID_VALUE;
-    CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE);
-    must_have("uU");
-}
+STORY_BETWEEN(start, end, an_unmapped_range_is_no_host_memory_any_more,
+              EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS), must_have("uc"),
+              answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE), must_have("u"),
+              is_ours = false, EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS), must_have("uUc"),
+              real_answer = CUDA_ERROR_INVALID_VALUE,
+              EQUALS(cuMemUnmap(PLACE, BYTES), CUDA_ERROR_INVALID_VALUE), must_have("uU"))
 
 VMM_TEST(a_range_that_the_host_may_write_is_host_memory)
 {
@@ -449,15 +397,11 @@ VMM_TEST(a_range_that_the_host_may_write_is_host_memory)
     must_have("S");
 }
 
-VMM_TEST(the_access_of_a_mapping_is_the_runtimes_or_the_drivers)
-{
-    answer = CUDA_ERROR_NOT_PERMITTED;
-    CHECK_EQ(cuMemGetAccess(NULL, NULL, PLACE), CUDA_ERROR_NOT_PERMITTED);
-    must_have("g");
-    is_ours = false;
-    CHECK_EQ(cuMemGetAccess(NULL, NULL, PLACE), CUDA_SUCCESS);
-    must_have("gG");
-}
+STORY_BETWEEN(start, end, the_access_of_a_mapping_is_the_runtimes_or_the_drivers,
+              answer = CUDA_ERROR_NOT_PERMITTED,
+              EQUALS(cuMemGetAccess(NULL, NULL, PLACE), CUDA_ERROR_NOT_PERMITTED), must_have("g"),
+              is_ours = false, EQUALS(cuMemGetAccess(NULL, NULL, PLACE), CUDA_SUCCESS),
+              must_have("gG"))
 
 /* --- memory that others will use */
 

@@ -39,63 +39,53 @@ static bool advice_fails, folder_fails, stream_fails;
 static char rules[64];
 static ms_tensor_namer *namer;
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __wrap_madvise(void *address, size_t bytes, int advice);
+WRAPS(madvise, nanosleep, flock, fdopendir, fdopen, ms_file_writes_start);
+WRAPS(ms_control_start, ms_rules_read, ms_publish_set_namer, ms_shard_describe);
+WRAPS(ms_shard_warn_if_waiting, ms_shard_publish, ms_shard_visit_idle);
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
     return advice_fails && advice == MADV_WIPEONFORK ? -1 : __real_madvise(address, bytes, advice);
 }
 
-int __real_nanosleep(const struct timespec *time, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     naps += time->tv_sec == 0 && time->tv_nsec == 10000000;
     return refused_locks > 0 ? 0 : __real_nanosleep(time, left);
 }
 
-int __wrap_flock(int file, int operation);
 int __wrap_flock(int file, int operation)
 {
     CHECK(file >= 0 && operation == (LOCK_EX | LOCK_NB));
     return locks++ < refused_locks ? -1 : 0;
 }
 
-DIR *__real_fdopendir(int file);
-DIR *__wrap_fdopendir(int file);
 DIR *__wrap_fdopendir(int file)
 {
     return folder_fails ? NULL : __real_fdopendir(file);
 }
 
-FILE *__real_fdopen(int file, const char *mode);
-FILE *__wrap_fdopen(int file, const char *mode);
 FILE *__wrap_fdopen(int file, const char *mode)
 {
     errno = ENOMEM;
     return stream_fails ? NULL : __real_fdopen(file, mode);
 }
 
-void __wrap_ms_file_writes_start(void);
 void __wrap_ms_file_writes_start(void)
 {
     watched++;
 }
 
-void __wrap_ms_control_start(void);
 void __wrap_ms_control_start(void)
 {
     CHECK(ms_is_started());
     controlled++;
 }
 
-void __wrap_ms_rules_read(const char *user_path);
 void __wrap_ms_rules_read(const char *user_path)
 {
     snprintf(rules, sizeof(rules), "%s", user_path);
 }
 
-void __wrap_ms_publish_set_namer(ms_tensor_namer *set);
 void __wrap_ms_publish_set_namer(ms_tensor_namer *set)
 {
     namer = set;
@@ -167,21 +157,12 @@ static void must_say(const char *part)
 
 /* --- the start */
 
-MS_TEST_AFTER(start, a_process_that_is_off_starts_nothing)
-{
-    setenv("METASHARD", "off", 1);
-    ms_lifetime_begin(environ, "");
-    CHECK(!ms_is_started() && !ms_is_recorded());
-    CHECK_EQ(strlen(end()), 0);
-}
+STORY_AFTER(start, a_process_that_is_off_starts_nothing, setenv("METASHARD", "off", 1),
+            ms_lifetime_begin(environ, ""), IS(!ms_is_started() && !ms_is_recorded()),
+            EQUALS(strlen(end()), 0))
 
-MS_TEST_AFTER(start, a_process_starts_once)
-{
-    begin();
-    setenv("METASHARD_MIN_BYTES", "7", 1);
-    ms_lifetime_begin(environ, "");
-    CHECK_EQ(ms_config.min_bytes, 2 * MIB);
-}
+STORY_AFTER(start, a_process_starts_once, begin(), setenv("METASHARD_MIN_BYTES", "7", 1),
+            ms_lifetime_begin(environ, ""), EQUALS(ms_config.min_bytes, 2 * MIB))
 
 /* --- another library keeps the program's calls from the shim */
 
@@ -198,21 +179,13 @@ static void must_say_bypassed(void)
     CHECK_EQ(lines_with("\n"), 1);
 }
 
-MS_TEST_AFTER(start, a_process_that_bypassed_the_shim_says_so_at_its_end)
-{
-    ms_lifetime_begin(environ, "/lib/other.so");
-    CHECK(!ms_is_started() && controlled == 0 && watched == 0);
-    end();
-    must_say_bypassed();
-}
+STORY_AFTER(start, a_process_that_bypassed_the_shim_says_so_at_its_end,
+            ms_lifetime_begin(environ, "/lib/other.so"),
+            IS(!ms_is_started() && controlled == 0 && watched == 0), end(), must_say_bypassed())
 
-MS_TEST_AFTER(start, a_process_that_is_off_says_nothing)
-{
-    setenv("METASHARD", "off", 1);
-    ms_lifetime_begin(environ, "/lib/other.so");
-    CHECK(!ms_is_recorded());
-    CHECK_EQ(strlen(end()), 0);
-}
+STORY_AFTER(start, a_process_that_is_off_says_nothing, setenv("METASHARD", "off", 1),
+            ms_lifetime_begin(environ, "/lib/other.so"), IS(!ms_is_recorded()),
+            EQUALS(strlen(end()), 0))
 
 static void must_be_inert_in_a_child(void)
 {
@@ -232,29 +205,17 @@ MS_TEST_AFTER(start, a_forked_child_is_not_started)
     must_be_inert_in_a_child();
 }
 
-MS_TEST_AFTER(start, a_kernel_that_wipes_no_memory_leaves_a_forked_child_inert)
-{
-    advice_fails = true;
-    begin();
-    must_be_inert_in_a_child();
-    CHECK(ms_is_started());
-}
+STORY_AFTER(start, a_kernel_that_wipes_no_memory_leaves_a_forked_child_inert, advice_fails = true,
+            begin(), must_be_inert_in_a_child(), IS(ms_is_started()))
 
-MS_TEST_AFTER(start, the_start_hands_on_what_was_configured)
-{
-    setenv("METASHARD_SNAPSHOT_BYTES", "123", 1);
-    begin();
-    CHECK(atomic_load(&ms_host_snapshot_limit) == 123 && watched == 1 && controlled == 1 &&
-          namer == ms_placement_query_name);
-    CHECK_EQ(strlen(rules), 0);
-}
+STORY_AFTER(start, the_start_hands_on_what_was_configured,
+            setenv("METASHARD_SNAPSHOT_BYTES", "123", 1), begin(),
+            IS(atomic_load(&ms_host_snapshot_limit) == 123 && watched == 1 && controlled == 1 &&
+               namer == ms_placement_query_name),
+            EQUALS(strlen(rules), 0))
 
-MS_TEST_AFTER(start, rules_of_the_user_are_read)
-{
-    setenv("METASHARD_KERNEL_RULES", "/some/rules", 1);
-    begin();
-    CHECK(strcmp(rules, "/some/rules") == 0);
-}
+STORY_AFTER(start, rules_of_the_user_are_read, setenv("METASHARD_KERNEL_RULES", "/some/rules", 1),
+            begin(), IS(strcmp(rules, "/some/rules") == 0))
 
 /* --- explanations */
 
@@ -265,37 +226,27 @@ static void happen(enum ms_reason reason, const char *call, const char *name, ui
         .kind = MS_EVENT_FALLBACK, .reason = reason, .text = name, .bytes = bytes});
 }
 
-MS_TEST_AFTER(start, an_explanation_says_that_nothing_happened)
-{
-    begin();
-    happen(MS_REASON_CALL, "cuCall", "it has no sentence", 1);
-    end();
+STORY_AFTER(
+    start, an_explanation_says_that_nothing_happened, begin(),
+    happen(MS_REASON_CALL, "cuCall", "it has no sentence", 1), end(),
     must_say(
-        "explain: nothing to explain: deferred memory stayed deferred until its bytes were used\n");
-    must_say("for more, run: metashard-dump show ");
-    must_say(page_path(getpid()));
-    CHECK_EQ(lines_with("\n"), 2);
-}
+        "explain: nothing to explain: deferred memory stayed deferred until its bytes were used\n"),
+    must_say("for more, run: metashard-dump show "), must_say(page_path(getpid())),
+    EQUALS(lines_with("\n"), 2))
 
-MS_TEST_AFTER(start, each_reason_is_one_line_the_one_with_the_most_bytes_first)
-{
-    begin();
-    happen(MS_REASON_SEALED, "cuSmall", NULL, MIB);
-    happen(MS_REASON_EXPORT, "cuLarge", NULL, 2 * MIB);
-    happen(MS_REASON_SEALED, "cuSmall", NULL, MIB / 2);
-    happen(MS_REASON_UNLOAD, "cuNone", NULL, 0);
-    end();
-    CHECK_EQ(lines_with("\n"), 4);
-    CHECK_EQ(lines_with("explain: "), 3);
-    must_say("explain: cuLarge needs physical memory");
-    must_say("leaves it to the driver. (1 time, 2.0 MiB)\n");
-    must_say("explain: cuSmall is not modelled");
-    must_say("lists them. (2 times, 1.5 MiB)\n");
-    must_say("explain: cuNone unloads code of recorded launches");
-    must_say("are sharded. (1 time)\n");
-    CHECK(strstr(text, "cuLarge") < strstr(text, "cuSmall"));
-    CHECK(strstr(text, "cuSmall") < strstr(text, "cuNone"));
-}
+STORY_AFTER(start, each_reason_is_one_line_the_one_with_the_most_bytes_first, begin(),
+            happen(MS_REASON_SEALED, "cuSmall", NULL, MIB),
+            happen(MS_REASON_EXPORT, "cuLarge", NULL, 2 * MIB),
+            happen(MS_REASON_SEALED, "cuSmall", NULL, MIB / 2),
+            happen(MS_REASON_UNLOAD, "cuNone", NULL, 0), end(), EQUALS(lines_with("\n"), 4),
+            EQUALS(lines_with("explain: "), 3), must_say("explain: cuLarge needs physical memory"),
+            must_say("leaves it to the driver. (1 time, 2.0 MiB)\n"),
+            must_say("explain: cuSmall is not modelled"),
+            must_say("lists them. (2 times, 1.5 MiB)\n"),
+            must_say("explain: cuNone unloads code of recorded launches"),
+            must_say("are sharded. (1 time)\n"),
+            IS(strstr(text, "cuLarge") < strstr(text, "cuSmall")),
+            IS(strstr(text, "cuSmall") < strstr(text, "cuNone")))
 
 /* As often as it has bytes; then the one that happened more often comes first. */
 MS_TEST_AFTER(start, an_explanation_names_three_more_of_a_reason)
@@ -333,28 +284,20 @@ MS_TEST_AFTER(start, names_beside_it_are_cut_and_a_call_stands_for_one_without)
 }
 
 /* layers.0.weight and layers.1.weight are one. */
-MS_TEST_AFTER(start, names_that_differ_in_numbers_are_one)
-{
-    begin();
-    happen(MS_REASON_REMOTE_READ, "cuCall", "layers.0.weight", 10 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "layers.17.weight", 10 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "3.bias", 7 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "4.bias", 7 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "list.5", 3 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "list.6", 3 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "1x.w2.77", MIB);
-    end();
-    must_say("cuCall read tensor layers.*.weight");
-    must_say(" (7 times, 41.0 MiB); also: *.bias, list.*, 1x.w2.*\n");
-}
+STORY_AFTER(start, names_that_differ_in_numbers_are_one, begin(),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "layers.0.weight", 10 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "layers.17.weight", 10 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "3.bias", 7 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "4.bias", 7 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "list.5", 3 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "list.6", 3 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "1x.w2.77", MIB), end(),
+            must_say("cuCall read tensor layers.*.weight"),
+            must_say(" (7 times, 41.0 MiB); also: *.bias, list.*, 1x.w2.*\n"))
 
-MS_TEST_AFTER(start, a_name_that_is_a_number_is_kept)
-{
-    begin();
-    happen(MS_REASON_REMOTE_READ, "cuCall", "17", MIB);
-    end();
-    must_say("cuCall read tensor 17,");
-}
+STORY_AFTER(start, a_name_that_is_a_number_is_kept, begin(),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "17", MIB), end(),
+            must_say("cuCall read tensor 17,"))
 
 MS_TEST_AFTER(start, names_are_cut_where_there_is_no_room)
 {
@@ -370,17 +313,12 @@ MS_TEST_AFTER(start, names_are_cut_where_there_is_no_room)
 }
 
 /* A number is a part between dots; a name is never one "*". */
-MS_TEST_AFTER(start, only_whole_parts_are_numbers)
-{
-    begin();
-    happen(MS_REASON_REMOTE_READ, "cuCall", "a1.b", 9 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "a..2x", 3 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "9", 2 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuCall", "b.3.4", MIB);
-    end();
-    must_say("cuCall read tensor a1.b,");
-    must_say("; also: a..2x, 9, b.*.*\n");
-}
+STORY_AFTER(start, only_whole_parts_are_numbers, begin(),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "a1.b", 9 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "a..2x", 3 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "9", 2 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "b.3.4", MIB), end(),
+            must_say("cuCall read tensor a1.b,"), must_say("; also: a..2x, 9, b.*.*\n"))
 
 MS_TEST_AFTER(start, an_explanation_begins_with_the_most_frequent_of_as_many_bytes)
 {
@@ -395,15 +333,10 @@ MS_TEST_AFTER(start, an_explanation_begins_with_the_most_frequent_of_as_many_byt
     must_say("; also: once, first, second\n");
 }
 
-MS_TEST_AFTER(start, another_call_is_another_cause)
-{
-    begin();
-    happen(MS_REASON_REMOTE_READ, "cuCall", "x", 2 * MIB);
-    happen(MS_REASON_REMOTE_READ, "cuOther", "x", MIB);
-    end();
-    must_say("cuCall read tensor x,");
-    must_say("; also: x\n");
-}
+STORY_AFTER(start, another_call_is_another_cause, begin(),
+            happen(MS_REASON_REMOTE_READ, "cuCall", "x", 2 * MIB),
+            happen(MS_REASON_REMOTE_READ, "cuOther", "x", MIB), end(),
+            must_say("cuCall read tensor x,"), must_say("; also: x\n"))
 
 MS_TEST_AFTER(start, a_process_without_memory_explains_nothing)
 {
@@ -657,26 +590,22 @@ static struct {
 static size_t idle_count;
 static unsigned warned, published, visited;
 
-void __wrap_ms_shard_describe(struct ms_state_plan *facts_out);
 void __wrap_ms_shard_describe(struct ms_state_plan *facts_out)
 {
     *facts_out = plan;
 }
 
-void __wrap_ms_shard_warn_if_waiting(void);
 void __wrap_ms_shard_warn_if_waiting(void)
 {
     warned++;
 }
 
-void __wrap_ms_shard_publish(const char *what, uint64_t began);
 void __wrap_ms_shard_publish(const char *what, uint64_t began)
 {
     CHECK(what == NULL && began == 0);
     published++;
 }
 
-void __wrap_ms_shard_visit_idle(ms_shard_visitor *visit, void *context);
 void __wrap_ms_shard_visit_idle(ms_shard_visitor *visit, void *context)
 {
     visited++;
@@ -725,13 +654,9 @@ MS_TEST_AFTER(start_plan, entries_that_decide_nothing_are_named)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_AFTER(start_plan, a_plan_whose_entries_all_decide_is_not_told_of)
-{
-    ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
-    end();
-    CHECK_EQ(lines_with("a plan: "), 0);
-    CHECK(published == 1 && visited == 1 && warned == 1);
-}
+STORY_AFTER(start_plan, a_plan_whose_entries_all_decide_is_not_told_of,
+            ms_counter_add(MS_COUNT_ALLOCATIONS, 1), end(), EQUALS(lines_with("a plan: "), 0),
+            IS(published == 1 && visited == 1 && warned == 1))
 
 /* As many names as there is room for, and none behind one for which there is none. */
 MS_TEST_AFTER(prepare_plan, names_that_do_not_fit_are_counted)
@@ -820,12 +745,9 @@ MS_TEST_AFTER(start, a_dump_into_a_pipe_is_refused)
     CHECK_EQ(lines_with("METASHARD_DUMP"), 1);
 }
 
-MS_TEST_AFTER(start, a_dump_has_memory_or_is_said)
-{
-    stream_fails = true;
-    set_file("METASHARD_DUMP", "%s/%s", "dump");
-    must_not_dump("/dump: Cannot allocate memory\n");
-}
+STORY_AFTER(start, a_dump_has_memory_or_is_said, stream_fails = true,
+            set_file("METASHARD_DUMP", "%s/%s", "dump"),
+            must_not_dump("/dump: Cannot allocate memory\n"))
 
 /* Without the signal that ends a process. */
 MS_TEST_AFTER(start, a_dump_that_is_too_large_is_said)
@@ -856,44 +778,27 @@ MS_TEST_AFTER(start, a_dump_may_have_descriptor_0)
     CHECK_EQ(lines_with("METASHARD_DUMP"), 0);
 }
 
-MS_TEST_AFTER(start, a_dump_that_cannot_be_written_is_said)
-{
-    set_file("METASHARD_DUMP", "%s/%s", "no/such");
-    must_not_dump("cannot write all of ");
-    must_say("/no/such: No such file or directory\n");
-}
+STORY_AFTER(start, a_dump_that_cannot_be_written_is_said,
+            set_file("METASHARD_DUMP", "%s/%s", "no/such"), must_not_dump("cannot write all of "),
+            must_say("/no/such: No such file or directory\n"))
 
-MS_TEST_AFTER(start, a_dump_into_a_full_device_is_said)
-{
-    setenv("METASHARD_DUMP", "/dev/full", 1);
-    must_not_dump("cannot write all of /dev/full: No space left on device\n");
-}
+STORY_AFTER(start, a_dump_into_a_full_device_is_said, setenv("METASHARD_DUMP", "/dev/full", 1),
+            must_not_dump("cannot write all of /dev/full: No space left on device\n"))
 
-MS_TEST_AFTER(start, the_summary_has_the_sums)
-{
-    set_file("METASHARD_LOG", "info:%s/%s", "log");
-    set_file("METASHARD_DUMP", "%s/%s", "dump");
-    unsetenv("METASHARD_EXPLAIN");
-    begin();
-    ms_state_open();
-    ms_counter_add(MS_COUNT_ALLOCATIONS, 3);
-    ms_counter_add(MS_COUNT_REQUESTED_BYTES, 10 * MIB);
-    ms_counter_move(MS_GAUGE_BACKED, (int64_t)(5 * MIB));
-    ms_counter_add(MS_COUNT_H2D_BYTES, 4 * MIB);
-    ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, 2 * MIB);
-    ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, MIB / 2);
-    ms_counter_move(MS_GAUGE_LIVE, (int64_t)(7 * MIB));
-    end();
+STORY_AFTER(
+    start, the_summary_has_the_sums, set_file("METASHARD_LOG", "info:%s/%s", "log"),
+    set_file("METASHARD_DUMP", "%s/%s", "dump"), unsetenv("METASHARD_EXPLAIN"), begin(),
+    ms_state_open(), ms_counter_add(MS_COUNT_ALLOCATIONS, 3),
+    ms_counter_add(MS_COUNT_REQUESTED_BYTES, 10 * MIB),
+    ms_counter_move(MS_GAUGE_BACKED, (int64_t)(5 * MIB)),
+    ms_counter_add(MS_COUNT_H2D_BYTES, 4 * MIB),
+    ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, 2 * MIB),
+    ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, MIB / 2),
+    ms_counter_move(MS_GAUGE_LIVE, (int64_t)(7 * MIB)), end(),
     must_say("3 allocations of 10.0 MiB deferred; peak 5.0 MiB, 7.0 without MetaShard; 4.0 MiB "
-             "copied to the device, 2.0 MiB recorded from files, 0.5 MiB from memory\n");
-    must_say("for more, run: metashard-dump show ");
-    must_say("/dump\n");
-}
+             "copied to the device, 2.0 MiB recorded from files, 0.5 MiB from memory\n"),
+    must_say("for more, run: metashard-dump show "), must_say("/dump\n"))
 
-MS_TEST_AFTER(start, the_summary_without_figures_of_live_memory_compares_none)
-{
-    set_file("METASHARD_LOG", "info:%s/%s", "log");
-    begin();
-    end();
-    must_say("0 allocations of 0.0 MiB deferred; peak 0.0 MiB; 0.0 MiB copied");
-}
+STORY_AFTER(start, the_summary_without_figures_of_live_memory_compares_none,
+            set_file("METASHARD_LOG", "info:%s/%s", "log"), begin(), end(),
+            must_say("0 allocations of 0.0 MiB deferred; peak 0.0 MiB; 0.0 MiB copied"))

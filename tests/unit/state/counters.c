@@ -6,6 +6,7 @@
 
 #include "runtime/driver/flags.h"
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { GUARD = 0x5a5a5a };
 static _Atomic uint64_t shared[MS_FIGURE_COUNT + 1] = {[MS_FIGURE_COUNT] = GUARD};
@@ -42,17 +43,12 @@ MS_TEST(figures_counted_before_the_page_are_shared)
 }
 
 /* They are its parent's. */
-MS_TEST(a_process_that_is_not_recorded_leaves_shared_figures_alone)
-{
-    ms_counter_add(MS_COUNT_LOOKUPS, 5);
-    share();
-    atomic_store(&ms_hot.recorded, MS_NOT_RECORDED);
-    ms_counter_add(MS_COUNT_LOOKUPS, 1);
-    ms_counter_move(MS_GAUGE_BACKED, 9);
-    CHECK_EQ(shared[MS_COUNT_LOOKUPS], 5);
-    CHECK_EQ(shared[MS_GAUGE_BACKED] + shared[MS_GAUGE_BACKED_PEAK], 0);
-    CHECK_EQ(ms_counter_get(MS_COUNT_LOOKUPS), 6);
-}
+STORY_ALONE(a_process_that_is_not_recorded_leaves_shared_figures_alone,
+            ms_counter_add(MS_COUNT_LOOKUPS, 5), share(),
+            atomic_store(&ms_hot.recorded, MS_NOT_RECORDED), ms_counter_add(MS_COUNT_LOOKUPS, 1),
+            ms_counter_move(MS_GAUGE_BACKED, 9), EQUALS(shared[MS_COUNT_LOOKUPS], 5),
+            EQUALS(shared[MS_GAUGE_BACKED] + shared[MS_GAUGE_BACKED_PEAK], 0),
+            EQUALS(ms_counter_get(MS_COUNT_LOOKUPS), 6))
 
 MS_TEST(the_peak_of_a_gauge_is_the_most_that_it_ever_was)
 {

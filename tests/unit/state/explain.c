@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tools/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 static void check_text(const char *seen, const char *wanted)
 {
@@ -24,24 +25,20 @@ static void check_names(const char *name(uint32_t number), uint32_t count)
     check_text(name(UINT32_MAX), "?");
 }
 
-MS_TEST(everything_has_a_name_of_its_own)
-{
-    check_names(ms_reason_text, MS_REASON_COUNT);
-    check_names(ms_event_kind_name, MS_EVENT_KIND_COUNT);
-    check_names(ms_check_state_name, MS_CHECK_STATE_COUNT);
-    check_text(ms_event_kind_name(MS_EVENT_REMOTE_READ), "out-of-plan read");
-    check_text(ms_check_state_name(MS_CHECK_OFF), "off");
-    check_text(ms_reason_text(MS_REASON_SETTLE), "loading has ended");
-}
+STORY_ALONE(everything_has_a_name_of_its_own, check_names(ms_reason_text, MS_REASON_COUNT),
+            check_names(ms_event_kind_name, MS_EVENT_KIND_COUNT),
+            check_names(ms_check_state_name, MS_CHECK_STATE_COUNT),
+            check_text(ms_event_kind_name(MS_EVENT_REMOTE_READ), "out-of-plan read"),
+            check_text(ms_check_state_name(MS_CHECK_OFF), "off"),
+            check_text(ms_reason_text(MS_REASON_SETTLE), "loading has ended"))
 
 /* That a call needs the bytes is a reason to bring them into memory, and none for anything else. */
-MS_TEST(an_event_without_a_reason_of_its_own_has_none)
-{
-    check_text(ms_event_reason_text(MS_EVENT_MATERIALISE, MS_REASON_CALL),
-               "the call needs the bytes");
-    check_text(ms_event_reason_text(MS_EVENT_RECORD, MS_REASON_CALL), "");
-    check_text(ms_event_reason_text(MS_EVENT_RECORD, MS_REASON_SETTLE), "loading has ended");
-}
+STORY_ALONE(an_event_without_a_reason_of_its_own_has_none,
+            check_text(ms_event_reason_text(MS_EVENT_MATERIALISE, MS_REASON_CALL),
+                       "the call needs the bytes"),
+            check_text(ms_event_reason_text(MS_EVENT_RECORD, MS_REASON_CALL), ""),
+            check_text(ms_event_reason_text(MS_EVENT_RECORD, MS_REASON_SETTLE),
+                       "loading has ended"))
 
 static char sentence[1024];
 

@@ -317,19 +317,14 @@ PAGE_TEST(a_folder_in_which_others_may_write_is_not_used)
     must_not_make(" belongs to another user, or others can write there");
 }
 
-PAGE_TEST(a_path_that_is_no_folder_is_refused_with_its_reason)
-{
-    strcpy(config.state_dir, in_folder("file"));
-    close(open(config.state_dir, O_CREAT | O_WRONLY, 0600));
-    must_not_make("cannot open ");
-    CHECK(strstr(why, ": Not a directory") != NULL);
-    CHECK_EQ(unlink(config.state_dir), 0);
-    CHECK_EQ(symlink(page_folder, config.state_dir), 0);
-    must_not_make("cannot open ");
-    strcat(config.state_dir, "/no/such");
-    must_not_make("cannot create ");
-    CHECK(strstr(why, ": No such file or directory") != NULL);
-}
+STORY_BETWEEN(start, end, a_path_that_is_no_folder_is_refused_with_its_reason,
+              strcpy(config.state_dir, in_folder("file")),
+              close(open(config.state_dir, O_CREAT | O_WRONLY, 0600)),
+              must_not_make("cannot open "), IS(strstr(why, ": Not a directory") != NULL),
+              EQUALS(unlink(config.state_dir), 0),
+              EQUALS(symlink(page_folder, config.state_dir), 0), must_not_make("cannot open "),
+              strcat(config.state_dir, "/no/such"), must_not_make("cannot create "),
+              IS(strstr(why, ": No such file or directory") != NULL))
 
 /* --- the name */
 

@@ -122,8 +122,7 @@ static void watch_section(enum ms_state_section section, void (*before)(unsigned
     watch(record(section, 0), span->count * span->record_bytes, before);
 }
 
-ssize_t __real_pread64(int from, void *to, size_t bytes, off_t offset);
-ssize_t __wrap_pread64(int from, void *to, size_t bytes, off_t offset);
+WRAPS(pread64);
 
 ssize_t __wrap_pread64(int from, void *to, size_t bytes, off_t offset)
 {

@@ -157,18 +157,14 @@ MS_TEST_AFTER(page_folder_make, memory_deferred_when_a_program_computes_counts_a
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_AFTER(page_folder_make, memory_deferred_under_a_plan_does_not_count_as_loaded)
-{
-    page_start(1 * MIB);
-    ms_state_set_plan(&(struct ms_state_plan){.generation = 1});
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .bytes = 100, .loads = true});
-    ms_counter_move(MS_GAUGE_DEFERRED, 50);
-    compute(MS_REASON_NO_RULE);
-    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 0);
-    ms_counter_move(MS_GAUGE_BACKED, 20);
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_SETTLE});
-    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 20);
-}
+STORY_AFTER(page_folder_make, memory_deferred_under_a_plan_does_not_count_as_loaded,
+            page_start(1 * MIB), ms_state_set_plan(&(struct ms_state_plan){.generation = 1}),
+            ms_state_event(&(struct ms_event){
+                .kind = MS_EVENT_RECORD, .bytes = 100, .loads = true}),
+            ms_counter_move(MS_GAUGE_DEFERRED, 50), compute(MS_REASON_NO_RULE),
+            EQUALS(ms_counter_get(MS_GAUGE_LOADED_PEAK), 0), ms_counter_move(MS_GAUGE_BACKED, 20),
+            ms_state_event(&(struct ms_event){.kind = MS_EVENT_SETTLE}),
+            EQUALS(ms_counter_get(MS_GAUGE_LOADED_PEAK), 20))
 
 MS_TEST_AFTER(page_folder_make, the_rank_of_a_communicator_counts_only_where_none_is_known)
 {
@@ -517,15 +513,10 @@ MS_TEST_AFTER(page_folder_make, a_planted_name_is_left_alone_and_another_one_tak
     CHECK(S_ISREG(stat_of.st_mode));
 }
 
-MS_TEST_AFTER(page_folder_make, an_empty_setting_means_none)
-{
-    start_somewhere("");
-    CHECK(!ms_is_recorded());
-    CHECK_EQ(ms_state_now(), 0);
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1});
-    ms_state_end(NULL, NULL);
-    CHECK_EQ(page_count(), 0);
-}
+STORY_AFTER(page_folder_make, an_empty_setting_means_none, start_somewhere(""),
+            IS(!ms_is_recorded()), EQUALS(ms_state_now(), 0),
+            ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1}),
+            ms_state_end(NULL, NULL), EQUALS(page_count(), 0))
 
 MS_TEST_AFTER(page_folder_make, a_size_out_of_range_is_brought_into_it)
 {

@@ -11,7 +11,7 @@ enum { SETTLE_MS = 1000, LAUNCHES = 64 };
 
 /* The clock of this test, which the linker puts before libc's (meson.build). */
 static long now_ms = 5000;
-int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+WRAPS(clock_gettime);
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 {
@@ -44,51 +44,22 @@ MS_TEST_AFTER(start, the_window_ends_when_the_program_launches_for_a_while)
     CHECK(!launch(2 * LAUNCHES)); /* once, however many threads come */
 }
 
-MS_TEST_AFTER(start, many_launches_in_a_moment_do_not_end_it)
-{
-    now_ms += SETTLE_MS - 1;
-    CHECK(!launch(10 * LAUNCHES));
-    now_ms++;
-    CHECK(ms_window_is_due());
-}
+STORY_AFTER(start, many_launches_in_a_moment_do_not_end_it, now_ms += SETTLE_MS - 1,
+            IS(!launch(10 * LAUNCHES)), now_ms++, IS(ms_window_is_due()))
 
-MS_TEST_AFTER(start, a_record_starts_the_time_and_the_launches_anew)
-{
-    now_ms += SETTLE_MS - 1;
-    CHECK(!launch(LAUNCHES - 1));
-    ms_window_extend();
-    now_ms += SETTLE_MS - 1;
-    CHECK(!launch(LAUNCHES));
-    now_ms++;
-    CHECK(ms_window_is_due());
-    ms_window_open();
-    now_ms += SETTLE_MS;
-    CHECK(!launch(LAUNCHES - 1));
-    CHECK(ms_window_is_due());
-}
+STORY_AFTER(start, a_record_starts_the_time_and_the_launches_anew, now_ms += SETTLE_MS - 1,
+            IS(!launch(LAUNCHES - 1)), ms_window_extend(), now_ms += SETTLE_MS - 1,
+            IS(!launch(LAUNCHES)), now_ms++, IS(ms_window_is_due()), ms_window_open(),
+            now_ms += SETTLE_MS, IS(!launch(LAUNCHES - 1)), IS(ms_window_is_due()))
 
-MS_TEST_AFTER(start, a_window_in_vain_is_tried_again_after_a_new_record)
-{
-    ms_window_end(true);
-    CHECK(ms_window_now().is_settled && !ms_window_now().has_moved_on);
-    now_ms += SETTLE_MS;
-    CHECK(!launch(2 * LAUNCHES));
-    ms_window_extend();
-    now_ms += SETTLE_MS;
-    CHECK(launch(LAUNCHES));
-}
+STORY_AFTER(start, a_window_in_vain_is_tried_again_after_a_new_record, ms_window_end(true),
+            IS(ms_window_now().is_settled && !ms_window_now().has_moved_on), now_ms += SETTLE_MS,
+            IS(!launch(2 * LAUNCHES)), ms_window_extend(), now_ms += SETTLE_MS,
+            IS(launch(LAUNCHES)))
 
-MS_TEST_AFTER(start, an_allocation_opens_the_next_one)
-{
-    now_ms += SETTLE_MS;
-    CHECK(launch(LAUNCHES));
-    ms_window_open();
-    CHECK(!ms_window_now().is_settled && !ms_window_now().has_moved_on && !ms_keeps_memory());
-}
+STORY_AFTER(start, an_allocation_opens_the_next_one, now_ms += SETTLE_MS, IS(launch(LAUNCHES)),
+            ms_window_open(),
+            IS(!ms_window_now().is_settled && !ms_window_now().has_moved_on && !ms_keeps_memory()))
 
-MS_TEST_AFTER(start, a_window_without_a_time_never_ends)
-{
-    ms_config.settle_ms = 0;
-    now_ms += 1000 * 1000;
-    CHECK(!launch(2 * LAUNCHES));
-}
+STORY_AFTER(start, a_window_without_a_time_never_ends, ms_config.settle_ms = 0,
+            now_ms += 1000 * 1000, IS(!launch(2 * LAUNCHES)))

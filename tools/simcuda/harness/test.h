@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include "tools/simcuda/harness/wraps.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -59,7 +59,7 @@ MS_TEST(ranges_are_checked_at_the_call)
 
 /* The H200 that was measured takes each of these calls; behind a copy and a set of these kinds the
  * device had faulted. */
-MS_TEST(what_the_documentation_forbids)
+MS_TEST(copies_that_the_documentation_forbids_are_refused)
 {
     start();
     const CUdeviceptr address = allocate(4 * MIB);
@@ -300,7 +300,7 @@ MS_TEST(arrays)
     CHECK_EQ(free_bytes(), before);
 }
 
-MS_TEST(what_is_no_array)
+MS_TEST(arrays_that_are_destroyed_are_refused)
 {
     start();
     CUarray array;

@@ -80,7 +80,7 @@ static float *read_floats(const void *device, size_t count)
 }
 
 /* Not called here, and yet PyTorch 2.11 is not loaded without them. */
-MS_TEST(what_is_imported_is_there)
+MS_TEST(names_that_pytorch_imports_are_there)
 {
     CHECK(dlsym(RTLD_DEFAULT, "cudaGraphDebugDotPrint") != NULL);
     CHECK(dlsym(RTLD_DEFAULT, "__cudaInitModule") != NULL);

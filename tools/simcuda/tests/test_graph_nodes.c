@@ -156,7 +156,7 @@ static void run(const struct bench *bench)
     OK(cuGraphExecDestroy(exec));
 }
 
-MS_TEST(one_of_several_graphs)
+MS_TEST(a_switch_runs_one_of_its_graphs)
 {
     const struct bench bench = start();
     CUgraphConditionalHandle handle;
@@ -176,7 +176,7 @@ MS_TEST(one_of_several_graphs)
     OK(cuGraphDestroy(bench.graph));
 }
 
-MS_TEST(what_a_condition_cannot_have)
+MS_TEST(conditions_refuse_parameters_that_are_wrong)
 {
     const struct bench bench = start();
     CUgraphConditionalHandle handle;

@@ -175,7 +175,7 @@ MS_TEST(a_destroyed_context_frees_its_memory)
     CHECK(free_bytes() >= before); /* a context may take memory itself */
 }
 
-MS_TEST(what_is_no_context)
+MS_TEST(contexts_that_are_none_are_refused)
 {
     start();
     CUcontext context;

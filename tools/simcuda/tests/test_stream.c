@@ -259,7 +259,7 @@ MS_TEST(callbacks_hear_of_errors)
     CHECK_EQ(result_in_function, CUDA_SUCCESS);
 }
 
-MS_TEST(what_is_no_stream_or_event)
+MS_TEST(streams_and_events_that_are_none_are_refused)
 {
     start();
     int something;
@@ -300,7 +300,7 @@ MS_TEST(a_destroyed_stream_finishes_its_work)
     OK(cuEventSynchronize(event));
 }
 
-MS_TEST(what_streams_say_of_themselves)
+MS_TEST(streams_tell_their_flags_and_priority)
 {
     const CUcontext context = start();
     CUstream stream;

@@ -259,7 +259,7 @@ MS_TEST(access_is_off_after_every_map)
     OK(cuCtxSynchronize());
 }
 
-MS_TEST(one_handle_at_several_addresses)
+MS_TEST(a_handle_lies_at_several_addresses)
 {
     start();
     const CUdeviceptr address = reserve(8 * MIB);

@@ -27,7 +27,7 @@ static void expect(CUstream stream, CUdeviceptr address, int wanted)
     device_expect(address, &wanted, sizeof(wanted));
 }
 
-MS_TEST(one_rank_of_many)
+MS_TEST(a_rank_of_many_stands_alone)
 {
     const int filler = -1, seven = 7;
     int all[RANKS], rank = -1, count = -1;
