@@ -35,7 +35,7 @@ def say(text: str) -> None:
     print(f"metashard: {text}", file=sys.stderr, flush=True)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
     parser.add_argument("--log", metavar="LEVEL[:FILE]", help="error, warn, info, debug or trace (METASHARD_LOG)")
@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
                         help="a socket for metashard suspend and for later plans; %%p is the process id (METASHARD_CONTROL)")
     parser.add_argument("--explain", action="store_true",
                         help="print at the end of each process what could not be deferred, and why (METASHARD_EXPLAIN)")
-    parser.add_argument("--quiet", action="store_true", help="print no figures at the end")
+    parser.add_quiet()
     parser.add_argument("--kernel", action="store_true",
                         help="run nothing, but install a Jupyter kernel of this Python that runs under MetaShard")
     parser.add_argument("--prefix", metavar="DIR", help="where to install the kernel, as sys.prefix; default: the user's own folder")
