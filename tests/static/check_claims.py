@@ -101,11 +101,22 @@ def count_faults(text, by):
     return [] if WORDS.get(rows, str(rows)) in text.lower().split() else [f"{by}: there are {rows}"]
 
 
+def matching(page, pattern):
+    """Rows of a page of results."""
+    return [line for line in read(SOURCE, "docs", "results", page).splitlines() if re.match(rf"\| (?:{pattern})", line)]
+
+
+def distinct_faults(text, by):
+    count = len({row.split(" | ")[0] for row in matching(*by.split(": ", 1))})
+    said = [*figures(TARGET.sub("]", text))[:1], *text.lower().split()]
+    return [] if {str(count), WORDS.get(count)} & set(said) else [f"{by}: there are {count}"]
+
+
 def sum_faults(text, by):
     return [] if has(figures(text)[0], [total(*by.split(": "))]) else [f"{by}: the sum is {total(*by.split(': '))}"]
 
 
-COMPARED = {"row": row_faults, "count": count_faults, "sum": sum_faults}
+COMPARED = {"row": row_faults, "count": count_faults, "distinct": distinct_faults, "sum": sum_faults}
 
 
 def newer(head):
@@ -115,10 +126,19 @@ def newer(head):
     return int(count or 0)
 
 
-def untold(part, by):
+def shown_by(kind, by):
+    """(page, row, the row's text, the page's head) of a claim."""
+    if kind == "row":
+        for page, row in rows_of(by):
+            yield page, row, *cells_of(page, row)
+    elif kind == "distinct":
+        page, pattern = by.split(": ", 1)
+        yield page, pattern, "\n".join(matching(page, pattern)), cells_of(page, "")[1]
+
+
+def untold(part, kind, by):
     """Facts of its claim's rows that a part has to state and does not."""
-    for page, row in rows_of(by):
-        cells, head = cells_of(page, row)
+    for page, row, cells, head in shown_by(kind, by):
         if newer(head) > MOST_COMMITS and not days(part):
             yield f"{page} has {newer(head)} newer commits: measure again, or say the day"
         if UNCOMMITTED.search(cells) and "not committed" not in part:
@@ -145,9 +165,10 @@ def main():
     check("there are some", len(wide) > 20, len(wide))
     faults = [f"{text}: {fault}" for text, kind, by in told if kind in COMPARED for fault in COMPARED[kind](text, by)]
     report("the figures of a claim are those of its row", "\n".join(faults))
-    faults = [f"{text}: {fault}" for text, kind, by in told if kind == "row" for part in there if text in part
-              for fault in untold(part, by)]
+    faults = [f"{text}: {fault}" for text, kind, by in told for part in there if text in part for fault in untold(part, kind, by)]
     report("an old row has its day, and one of sources that were not committed says so", "\n".join(faults))
+    faults = [f"{text}: {by}" for text, kind, by in told if kind == "hand" and figures(TARGET.sub("]", text))]
+    report("a command that takes longer holds no figure: a row does", "\n".join(faults))
     return end()
 
 
