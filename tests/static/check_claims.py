@@ -49,8 +49,11 @@ def bare(sentence, told):
 
 
 def cells_of(page, row):
-    """(the row, whole; the page's head). A page of JSON is one row."""
+    """(the row, whole; the page's head). A page of JSON is one row; a section is a row that has a day of its own."""
     text = read(SOURCE, "docs", "results", page)
+    if row.startswith("## "):
+        section = text.partition(f"\n{row}\n")[2].partition("\n## ")[0]
+        return f"{row}\n{section}" if section else "", section
     if page.endswith(".json"):
         return text, json.dumps(json.loads(text).get("run", {}))
     lines = [line for line in text.splitlines() if line.lstrip("| -").startswith(row)]
@@ -120,10 +123,10 @@ COMPARED = {"row": row_faults, "count": count_faults, "distinct": distinct_fault
 
 
 def newer(head):
-    """Commits to the product since the page's, or 0 where nobody can tell."""
-    found = re.search(r"commit ([0-9a-f]{8,40})", head)
-    count = result_page.output_of("git", "rev-list", "--count", found[1] + "..HEAD", "--", "shim", "runtime") if found else ""
-    return int(count or 0)
+    """Commits to the product since the page's, or since its day; 0 where nobody can tell."""
+    commit, day = re.search(r"commit ([0-9a-f]{8,40})", head), re.search(r"\b\d{4}-\d\d-\d\d\b", head)
+    since = [commit[1] + "..HEAD"] if commit else [f"--since={day[0]}", "HEAD"] if day else []
+    return int(since and result_page.output_of("git", "rev-list", "--count", *since, "--", "shim", "runtime") or 0)
 
 
 def shown_by(kind, by):
