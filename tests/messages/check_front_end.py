@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_front_end.py PRELOAD JOB KERNELS TOOL...: every tool and command has the same front end, as the tools' own tables say
 (tools/completions/tool_table.py): help, suggestions, exit statuses, --json, --quiet, NO_COLOR. TAP."""
+import json
 import os
 import pty
 import re
@@ -21,7 +22,7 @@ TABLES = ("tools/plan/main.c", "tools/dump/main.c", "tools/verify/metashard-veri
           "tools/python/metashard/__main__.py")
 # Commands that print figures.
 JSON = {"metashard-plan": {"estimate", "check", "explain", "fit"}, "metashard-dump": {"list", "show", "diff"}, "metashard-verify": {ALONE},
-        "metashard-check-torch": {ALONE}, "metashard": {"dry-run", "fit", "doctor", "suspend", "resume"}}
+        "metashard-check-torch": {ALONE}, "metashard": {"run", "dry-run", "fit", "doctor", "suspend", "resume"}}
 # Commands whose exit status has their result. The other ones print what they are asked for, or nothing.
 QUIET = {"metashard-plan": {"check", "fit", "send"}, "metashard-dump": set(), "metashard-verify": {ALONE}, "metashard-check-torch": {ALONE},
          "metashard": {"run", "dry-run", "fit", "doctor", "suspend", "resume"}}
@@ -99,6 +100,19 @@ def check_quiet(place):
           (1, "", "other.json: tensors that no entry matches: 2\n"))
 
 
+def check_run(place):
+    """The document is alone on standard output."""
+    status, out, errors = place.run("metashard", "run", "--json", "--", "sh", "-c", "echo said; job; exit 3")
+    found = json.loads(out)
+    equal("metashard run --json has the command's status, and what show says of its process",
+          (status, found["format"], found["command_status"], found["reason"], found["show"]["command"].endswith("test_kernels.so")),
+          (3, "metashard-run/1", 3, None, True))
+    check("the command's output is on standard error", "said\n" in errors, errors)
+    status, out, errors = place.run("metashard", "run", "--json", "--", "true")
+    found = json.loads(out)
+    check("or why there is nothing", (status, errors, found["show"]) == (0, "", None) and "deferred" in found["reason"], (out, errors))
+
+
 def check_color(place):
     place.run("job", METASHARD_DUMP="color.state", METASHARD_STATE_DIR="")
     for words in (("metashard-dump", "show", "color.state"), ("metashard-dump", "diff", "color.state", "color.state")):
@@ -133,6 +147,7 @@ def main():
         for path in TABLES:
             check_tool(place, table(os.path.join(SOURCE, path)))
         check_quiet(place)
+        check_run(place)
         check_color(place)
     return end()
 

@@ -211,7 +211,7 @@ def reason_of(status: int, results: list[dict], failure: str | None) -> str | No
 def run_once(options: argparse.Namespace, way: str) -> dict:
     stores = [dry_run_store.start() for _ in range(2)]  # the second for a rank that is asked (metashard_dry_peers.py)
     with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
-        status = run.run_command(options.command, environment_of(options, folder, [port for _, port in stores], way))
+        status = run.run_command(options.command, environment_of(options, folder, [port for _, port in stores], way), has_stdout=not options.json)
         results, failure = read_folder(folder), failure_of(folder)
     for store, _ in stores:
         dry_run_store.stop(store)
