@@ -90,7 +90,7 @@ def check_quiet(place):
         equal(f"{' '.join(words)} --quiet: the exit status is the same", quiet[0], loud[0])
         lines = [line for line in (quiet[1] + quiet[2]).splitlines() if not line.startswith("metashard[pid ")]  # the library's own
         expected = [line for line in (loud[1] + loud[2]).splitlines() if line.startswith("no ") or "nothing was compared" in line]
-        equal(f"{' '.join(words)} --quiet prints faults alone", lines, expected)
+        equal(f"{' '.join(words)} --quiet prints only faults", lines, expected)
         check(f"{' '.join(words)} prints something else", loud[1] + loud[2] != "", loud)
     equal("with --json, that document", place.run("metashard-plan", "check", "--quiet", "--json", "good.json", "model"),
           place.run("metashard-plan", "check", "--json", "good.json", "model"))

@@ -32,7 +32,7 @@ static const char explained[] =
     "  --to SOCKET        socket that the process made for METASHARD_CONTROL\n"
     "  --timeout SECONDS  how long send waits for an answer; 600 by default\n"
     "  --json             print one JSON document\n"
-    "  --quiet            print faults alone: the exit status has the result\n"
+    "  --quiet            print only faults: the exit status is the result\n"
     "  -h, --help         print this\n"
     "  --version          print the version\n"
     "\n"

@@ -9,7 +9,7 @@ result is kept in a file that MetaShard reads (METASHARD_TORCH_CHECKS). No kerne
   --without-code   believes names and the layouts of parameters, and does not read machine code
   --nvdisasm FILE  the disassembler (that of Triton, of the package nvidia-cuda-nvdisasm, or in PATH)
   --json           prints one JSON document, and everything else on standard error
-  --quiet          prints faults alone: the exit status has the result
+  --quiet          prints only faults: the exit status is the result
   -h, --help       prints this
   --version        prints the version
 

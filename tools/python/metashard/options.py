@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help="print one JSON document")
 
     def add_quiet(self) -> None:
-        self.add_argument("--quiet", action="store_true", help="print faults alone: the exit status has the result")
+        self.add_argument("--quiet", action="store_true", help="print only faults: the exit status is the result")
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(MISSING):  # an option that there is not says more, as where a word is misspelt
