@@ -72,7 +72,7 @@ def total(page, column):
 def values(text):
     """Numbers of a row, the same in GiB, and how much less the later figures of a cell are than its first, in percent."""
     found = [float(figure) for figure in figures(text)]
-    cells = [[float(figure) for figure in re.findall(r"[\d.]+", cell)] for cell in re.findall(r"(?<=\|) ([\d./ ]+) (?=\|)", text)]
+    cells = [list(map(float, cell.split(" / "))) for cell in re.findall(r"(?<=\|) (\d[\d.]*(?: / \d[\d.]*)+) (?=\|)", text)]
     less = [100 * (1 - later / cell[0]) for cell in cells for later in cell[1:] if cell[0]]
     return found + [number / 1024 for number in found] + less
 
