@@ -43,9 +43,14 @@ def interpreter_of(file: BinaryIO, head: bytes) -> Optional[str]:
     return None
 
 
+def opened(path: str) -> BinaryIO:
+    """A program may be executable and not readable: then nothing is known of it."""
+    return open(path if os.access(path, os.R_OK) else os.devnull, "rb")
+
+
 def elf_of(path: str) -> Optional[Elf]:
     """The facts by which the kernel starts a program; None: a script, or no program."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF" or len(head) < 64:
             return None
@@ -85,7 +90,7 @@ def python_of(name: str) -> Optional[str]:
     path = shutil.which(name)
     if path is None or os.path.basename(name).startswith("python"):
         return path
-    with open(path, "rb") as file:
+    with opened(path) as file:
         words = os.fsdecode(file.readline(4096)).removeprefix("#!").split() if file.read(2) == b"#!" and file.seek(0) == 0 else []
     if words and os.path.basename(words[0]) == "env":
         words = words[1:]
