@@ -96,6 +96,8 @@ def check_quiet(place):
           place.run("metashard-plan", "check", "--json", "good.json", "model"))
     equal("a fault", place.run("metashard-plan", "check", "--quiet", "missing.json"),
           (1, "", "missing.json: cannot be opened: No such file or directory\n"))
+    status, out, errors = place.run("metashard", "suspend", "--quiet", "no-such-job")
+    check("nothing to suspend", (status, out) == (1, "") and errors.startswith("metashard suspend: no-such-job is neither"), (status, out, errors))
     equal("tensors without an entry", place.run("metashard-plan", "check", "--quiet", "other.json", "model"),
           (1, "", "other.json: tensors that no entry matches: 2\n"))
 
