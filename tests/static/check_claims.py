@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_claims.py: each sentence of README.md and docs/faq.md that has a figure, "never", "every", "no", "all" or "the same" is a
-claim of tests/install/claims.txt, and a claim's figures are those of the row of docs/results that it names. A claim by an old row, or
-one of sources that were not committed, says so. TAP."""
+claim of tests/install/claims.txt, and a claim's figures are those of the row of docs/results that it names. A claim by an old row,
+one at other settings than the default, or of sources that were not committed, says so. TAP."""
 import datetime
 import json
 import os
@@ -23,6 +23,7 @@ TARGET = re.compile(r"\]\([^)\s]*\)|`[^`]*`")
 UNCOMMITTED = re.compile(r"\b[0-9a-f]{8}\+")
 WORDS = dict(enumerate("no one two three four five six seven eight nine ten eleven twelve".split()))
 MOST_COMMITS = 100
+OTHER_SETTINGS = "not at default settings"
 
 
 def figures(text):
@@ -146,6 +147,9 @@ def untold(part, kind, by):
             yield f"{page} has {newer(head)} newer commits: measure again, or say the day"
         if UNCOMMITTED.search(cells) and "not committed" not in part:
             yield f"{page}, {row}: its sources were not committed: measure again, or say so"
+        settings = (result_page.read(head) or {"settings": result_page.DEFAULTS})["settings"]
+        if settings.startswith(result_page.DEFAULTS) == (OTHER_SETTINGS in part):
+            yield f"{page}: {settings}: say \"{OTHER_SETTINGS}\" where they are not, and nowhere else"
 
 
 def check_itself():
@@ -169,7 +173,7 @@ def main():
     faults = [f"{text}: {fault}" for text, kind, by in told if kind in COMPARED for fault in COMPARED[kind](text, by)]
     report("the figures of a claim are those of its row", "\n".join(faults))
     faults = [f"{text}: {fault}" for text, kind, by in told for part in there if text in part for fault in untold(part, kind, by)]
-    report("an old row has its day, and one of sources that were not committed says so", "\n".join(faults))
+    report("an old row has its day, and one of other settings or of sources that were not committed says so", "\n".join(faults))
     faults = [f"{text}: {by}" for text, kind, by in told if kind == "hand" and figures(TARGET.sub("]", text))]
     report("a command that takes longer holds no figure: a row does", "\n".join(faults))
     return end()
