@@ -160,6 +160,10 @@ def check_itself():
           [False, True, True, False, False])
     equal("numbers of a row", [has(figure, values("| a | 2,048 | 180.0 / 86.0 |")) for figure in ("2048", "2.0", "52", "53")],
           [True, True, True, False])
+    check("a version has two figures", has("2.4", values("| 2.4.0 | 1 / 2 |")))
+    equal("a claim that counts rows", distinct_faults("three models", "values.md: (transformers|timm), .*\\bResNet"), [
+        "values.md: (transformers|timm), .*\\bResNet: there are 1"])
+    check("the age of a section is that of its day", newer("2026-11-24, Debian") >= newer("2026-11-28, Debian"))
     equal("a day of a sentence", days("on 26 November 2026"), ["2026-11-26"])
 
 

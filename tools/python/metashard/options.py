@@ -20,8 +20,8 @@ class Parser(argparse.ArgumentParser):
     def add_json(self) -> None:
         self.add_argument("--json", action="store_true", help="print one JSON document")
 
-    def add_quiet(self) -> None:
-        self.add_argument("--quiet", action="store_true", help="print only faults: the exit status is the result")
+    def add_quiet(self, explained: str = "print only faults: the exit status is the result") -> None:
+        self.add_argument("--quiet", action="store_true", help=explained)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(MISSING):  # an option that there is not says more, as where a word is misspelt

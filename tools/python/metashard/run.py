@@ -46,7 +46,7 @@ def make_parser() -> Parser:
     parser.add_argument("--explain", action="store_true",
                         help="print at the end of each process what could not be deferred, and why (METASHARD_EXPLAIN)")
     parser.add_json()
-    parser.add_quiet()
+    parser.add_quiet("print no figures at the end")
     parser.add_argument("--kernel", action="store_true",
                         help="run nothing, but install a Jupyter kernel of this Python that runs under MetaShard")
     parser.add_argument("--prefix", metavar="DIR", help="where to install the kernel, as sys.prefix; default: the user's own folder")
@@ -203,8 +203,8 @@ def own_job(environment: dict[str, str]) -> str:
     return environment.get("METASHARD_JOB", "") if "METASHARD_JOB" not in os.environ else ""
 
 
-def show(environment: dict[str, str], pages: list[str], *options: str) -> str:
-    """The output of metashard-dump show for the run. Raises Fault where there is nothing to show: the text says why."""
+def show(environment: dict[str, str], pages: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """metashard-dump show for the run. Raises Fault where there is nothing to show: the text says why."""
     job = own_job(environment)
     if not pages:
         raise installed.Fault(without_pages(environment))
@@ -215,26 +215,26 @@ def show(environment: dict[str, str], pages: list[str], *options: str) -> str:
         raise installed.Fault(str(error))
     if done.returncode != 0:
         raise installed.Fault(without_pages(environment) if job else done.stderr.strip())
-    return done.stdout + done.stderr
+    return done
 
 
 def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
     """The saving of the run, and the command that shows more."""
     job = own_job(environment)
     try:
-        lines = show(environment, pages, "--brief", "--width", "0").splitlines()
+        done = show(environment, pages, "--brief", "--width", "0")
     except installed.Fault as fault:  # the exit status is the command's
         return [str(fault)]
     is_usual = environment.get("METASHARD_STATE_DIR", "auto") == "auto"
     prefix = "" if is_usual else f"METASHARD_STATE_DIR={os.path.dirname(pages[0])} "
     which = f" --job {job}" if job else ""
-    return [*lines, f"more: {prefix}metashard show{which}"]
+    return [*(done.stdout + done.stderr).splitlines(), f"more: {prefix}metashard show{which}"]
 
 
 def document(environment: dict[str, str], pages: list[str], status: int) -> dict[str, object]:
     found = {"format": "metashard-run/1", "command_status": os.waitstatus_to_exitcode(status), "reason": None, "show": None}
     try:
-        found["show"] = json.loads(show(environment, pages, "--json"))
+        found["show"] = json.loads(show(environment, pages, "--json").stdout)
     except installed.Fault as fault:
         found["reason"] = str(fault)
     return found
