@@ -143,9 +143,9 @@ static int check_words(const struct command_line *line, const struct command *co
 static bool is_asked(const struct command_line *line, struct options *options, const char *name)
 {
     const struct row *row = line->rows;
-    while (strcmp(row->name, name) != 0)
+    while (row->name != NULL && strcmp(row->name, name) != 0)
         row++;
-    return *value_of(options, row) != NULL;
+    return row->name != NULL && *value_of(options, row) != NULL;
 }
 
 static const struct command *find_command(const struct command_line *line, const char *name)
@@ -250,6 +250,9 @@ static int run(const struct command_line *line, int argc, char **argv, struct op
     if (check_options(line, command, options) != GOOD ||
         check_words(line, command, (const struct words *)(const void *)options) != GOOD)
         return USAGE;
+    const bool is_quiet = is_asked(line, options, "quiet") && !is_asked(line, options, "json");
+    if (is_quiet && freopen("/dev/null", "w", stdout) == NULL)
+        return BAD;
     return command->run(options);
 }
 

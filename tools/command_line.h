@@ -48,7 +48,7 @@ struct instead {
 struct command_line {
     const char *program, *usage;
     const struct command *commands; /* ended by one without a name, as the rows */
-    const struct row *rows;         /* two of them are help and version */
+    const struct row *rows;         /* two of them are help and version; quiet discards stdout */
     const struct instead *instead;  /* ended by one without a name; or NULL */
     const char *explained; /* a line for each option, behind the usage that --help prints */
 };

@@ -91,6 +91,16 @@ def check_mistakes(folder):
     os.chmod(other, 0o755)
     seen = line_of("command", other)
     check("another Python", seen.startswith(f"note command   {other} is another Python than this, {sys.executable}:"), seen)
+    launcher = os.path.join(folder, "torchrun")
+    for first, is_other in ((f"#!{other}\n", True), ("#!/bin/sh\n", False), ("", False), (f"#!{sys.executable}\n", False), (f"#!/usr/bin/env {other}\n", True)):
+        with open(launcher, "w", encoding="utf-8") as file:
+            file.write(first)
+        os.chmod(launcher, 0o755)
+        seen = line_of("command", launcher)
+        check(f"a launcher, as of another environment of conda: {first[:15]!r}", (f"{other} is another Python" in seen) == is_other, seen)
+    seen = said("import os; os.access = lambda path, mode: mode != os.R_OK; from metashard import programs; "
+                "print(programs.elf_of('/bin/sh'), programs.python_of('pip3'))")
+    equal("a program that may be executed and not read", seen, "None None")
     seen = line_of("command", sys.executable)
     check("not this one", seen.startswith("ok "), seen)
 

@@ -54,6 +54,9 @@ def main():
         faults.append(f"{sum(thread_local)} bytes of thread-local data, expected less than {MOST_THREAD_LOCAL}: ms_thread_memory")
 
     dynamic = read("readelf", "-dW", library)
+    soname = re.findall(r"\(SONAME\).*\[(.*)\]", dynamic)
+    if soname != ["libmetashard.so"]:  # by which the linker knows that a program's library is the preloaded one
+        faults.append(f"the name of the shared object is {soname}, expected libmetashard.so")
     relative = len(re.findall(r"R_\w+_RELATIVE\b", read("readelf", "-rW", library)))
     if "--sanitized" not in sys.argv:
         most = MOST_RELATIVE[re.search(r"Machine:.*?([\w-]+)$", read("readelf", "-h", library), re.M)[1]]

@@ -11,6 +11,7 @@ struct options {
     const char *json;                                     /* any text; not make, send */
     const char *rank;                                     /* explain */
     const char *ranks;                                    /* check; any text */
+    const char *quiet;                                    /* check, fit, send; any text */
     const char *memory;                                   /* fit */
     const char *to, *timeout;                             /* send */
     const char *help, *version;

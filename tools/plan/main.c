@@ -6,11 +6,11 @@ static const char usage[] =
     "usage: metashard-plan make CHECKPOINT --strategy fsdp2|tp|fsdp1|zero3|replicate\n"
     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]\n"
     "       metashard-plan estimate CHECKPOINT --world N [--strategy S] [--json]\n"
-    "       metashard-plan check PLAN [CHECKPOINT] [--json] [--ranks]\n"
+    "       metashard-plan check PLAN [CHECKPOINT] [--json [--ranks] | --quiet]\n"
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
-    "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB [--json]\n"
-    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S] [--json]\n"
-    "       metashard-plan send PLAN --to SOCKET [--timeout SECONDS]\n"
+    "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB [--json | --quiet]\n"
+    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S] [--json | --quiet]\n"
+    "       metashard-plan send PLAN --to SOCKET [--timeout SECONDS] [--quiet]\n"
     "       metashard-plan --help | --version\n";
 
 static const char explained[] =
@@ -32,6 +32,7 @@ static const char explained[] =
     "  --to SOCKET        socket that the process made for METASHARD_CONTROL\n"
     "  --timeout SECONDS  how long send waits for an answer; 600 by default\n"
     "  --json             print one JSON document\n"
+    "  --quiet            print only faults: the exit status is the result\n"
     "  -h, --help         print this\n"
     "  --version          print the version\n"
     "\n"
@@ -59,6 +60,7 @@ static const struct row rows[] = {
     {TO(output), required_argument, MAKE, 'o'},
     {TO(rank), required_argument, EXPLAIN},
     {TO(json), no_argument, CHECK | EXPLAIN | ESTIMATE | FIT},
+    {TO(quiet), no_argument, CHECK | FIT | SEND},
     {TO(ranks), no_argument, CHECK},
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},

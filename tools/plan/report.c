@@ -215,6 +215,9 @@ int run_check(const struct options *options)
                 ? report_json(opened.layout, &census, &in_place, options->ranks != NULL)
                 : report_text(opened.layout, &census, &in_place);
         ms_census_cleanup(&census);
+        if (unplaced > 0 && options->quiet != NULL && options->json == NULL)
+            fprintf(stderr, "%s: tensors that no entry matches: %zu\n", options->words.files[0],
+                    unplaced);
         status = unplaced == 0 ? GOOD : BAD;
     }
     opened_close(&opened);

@@ -139,15 +139,17 @@ static bool begins(const char *answer, const char *word)
     return strncmp(answer, word, length) == 0 && (answer[length] == '\0' || answer[length] == ' ');
 }
 
-static int report(const char *path, const char *answer)
+static int report(const char *path, const char *answer, bool is_quiet)
 {
     if (!begins(answer, "ok") && !begins(answer, "error")) {
         say(path, "expected ok or error as answer", 0);
         return BAD;
     }
-    put_escaped(stdout, answer, "");
-    putchar('\n');
-    return begins(answer, "ok") ? GOOD : BAD;
+    const bool is_good = begins(answer, "ok");
+    FILE *out = is_quiet && !is_good ? stderr : stdout;
+    put_escaped(out, answer, "");
+    fputc('\n', out);
+    return is_good ? GOOD : BAD;
 }
 
 int run_send(const struct options *options)
@@ -165,7 +167,7 @@ int run_send(const struct options *options)
     char *message = read_message(options->words.files[0], &bytes);
     const int peer = message != NULL ? connect_to(options->to, seconds) : -1;
     if (peer >= 0 && exchange(peer, until_ms, options->to, message, bytes, answer))
-        status = report(options->to, answer);
+        status = report(options->to, answer, options->quiet != NULL);
     if (peer >= 0)
         close(peer);
     ms_heap_free(message);

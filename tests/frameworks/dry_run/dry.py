@@ -25,13 +25,10 @@ def environment(build, python):
 
 
 def run(options, environment_, arguments, command, what="dry-run", python=None):
-    """The exit status, the answer, the program's output, and the messages. python: another than that of the options."""
+    """The exit status, the answer, and the output of the program with the messages. python: another than that of the options."""
     done = subprocess.run([python or options.python, "-m", "metashard", what, "--json", *arguments, "--", *command],
                           cwd=HERE, capture_output=True, text=True, check=False, env=environment_, timeout=options.timeout)
-    at = done.stdout.find("{\n")  # behind what the program printed
-    if at < 0:
-        return done.returncode, {}, done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout[at:]), done.stdout[:at], done.stderr
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 def has(python, package):

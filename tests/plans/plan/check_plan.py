@@ -540,8 +540,8 @@ def check_help(plans):
                                     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]"], out)
     expect("metashard-plan fit" not in out and all(f"{name}: " in out for name in ("fsdp2", "fsdp1", "zero3", "tp", "replicate")), out)
     _, out, _ = plans.run("fit", "--help")
-    expect(out.splitlines()[:3] == ["usage: metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB [--json]",
-                                    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S] [--json]", ""], out)
+    expect(out.splitlines()[:3] == ["usage: metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB [--json | --quiet]",
+                                    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S] [--json | --quiet]", ""], out)
 
 
 def check_usage(plans):

@@ -114,6 +114,8 @@ def check_answers(plans):
                            ((b"ok " + b"x" * 60000 + b"\n",), (0, "ok " + "x" * 60000 + "\n"))):
         status, out, error, _, _ = send(plans, answering(*pieces))
         expect((status, out, error) == (*wanted, ""), f"{pieces[0][:50]}: {status} {out[:100]} {error}")
+        status, out, error, _, _ = send(plans, answering(*pieces), PLAN, "--quiet")
+        expect((status, out, error) == (wanted[0], "", wanted[1] if wanted[0] else ""), f"--quiet: {pieces[0][:50]}: {status} {out[:100]} {error}")
 
 
 def check_early_answers(plans):

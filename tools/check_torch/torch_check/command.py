@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: metashard-check-torch [--without-code] [--nvdisasm FILE] [--json] [FOLDER]
+"""usage: metashard-check-torch [--without-code] [--nvdisasm FILE] [--json] [--quiet] [FOLDER]
        metashard-check-torch --help | --version
 
 Checks the PyTorch of this Python, or the one in FOLDER (that has lib/libtorch_cuda.so): may its kernels be recorded, as the
@@ -9,6 +9,7 @@ result is kept in a file that MetaShard reads (METASHARD_TORCH_CHECKS). No kerne
   --without-code   believes names and the layouts of parameters, and does not read machine code
   --nvdisasm FILE  the disassembler (that of Triton, of the package nvidia-cuda-nvdisasm, or in PATH)
   --json           prints one JSON document, and everything else on standard error
+  --quiet          prints only faults: the exit status is the result
   -h, --help       prints this
   --version        prints the version
 
@@ -17,6 +18,7 @@ missing, a file is malformed, or four hours were not enough."""
 import collections
 import contextlib
 import json
+import os
 import signal
 import sys
 
@@ -37,16 +39,16 @@ class Fault(Exception):
 class Findings:
     """Prints what is not as it should be."""
 
-    def __init__(self):
-        self.wrong = 0
+    def __init__(self, out):
+        self.wrong, self.out = 0, out
 
     def check(self, name, good, detail="", is_harmless=False):
         if good:
             return
         self.wrong += not is_harmless
         lines = str(detail)[:2000].splitlines() or [""]
-        print(printable(f"{'note' if is_harmless else 'WRONG'}: not so: {name}: {lines[0]}"))
-        print("".join(f"    {printable(line)}\n" for line in lines[1:]), end="", flush=True)
+        print(printable(f"{'note' if is_harmless else 'WRONG'}: not so: {name}: {lines[0]}"), file=self.out)
+        print("".join(f"    {printable(line)}\n" for line in lines[1:]), end="", file=self.out, flush=True)
 
 
 def say(text):
@@ -89,14 +91,14 @@ def check(torch, options, findings):
     return text.encode(), {"architecture": architecture, "kernels": len(kernels), "recorded": classes}
 
 
-def run(options):
+def run(options, out):
     """(the exit status, what --json prints)"""
     torch = library.Torch(options["FOLDER"]) if "FOLDER" in options else library.installed()
     build_id, target = torch.build_id(), kept.default_path()
     print(printable(f"PyTorch {torch.version}, build-id {build_id or 'none'}, in {torch.folder}"), flush=True)
     if not build_id:
         raise Fault("its libtorch_cuda.so has no build-id, by which it could be known again: link it with --build-id")
-    findings = Findings()
+    findings = Findings(out)
     rules, told = check(torch, options, findings)
     document = {"format": "metashard-check-torch/1", "version": torch.version, "build_id": build_id, **told, "wrong": findings.wrong}
     kept.keep(target, build_id, rules, torch.version, findings.wrong == 0)
@@ -116,8 +118,9 @@ def main(arguments, version):
         options = parse(arguments, version)
         signal.signal(signal.SIGALRM, give_up)
         signal.alarm(HOURS * 3600)
-        with contextlib.redirect_stdout(sys.stderr if "--json" in options else sys.stdout):
-            status, document = run(options)
+        out = sys.stderr if "--json" in options else sys.stdout
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere if "--quiet" in options else out):
+            status, document = run(options, out)
         if "--json" in options:
             print(json.dumps(document))
         return status

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard show|list|diff|metrics [ARGUMENT...]
-       metashard suspend PID|JOB [--to DIR] [--timeout SECONDS] [--json]
-       metashard resume PID|JOB [--timeout SECONDS] [--json]
+       metashard suspend PID|JOB [--to DIR] [--timeout SECONDS] [--json] [--quiet]
+       metashard resume PID|JOB [--timeout SECONDS] [--json] [--quiet]
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard fit --vary NAME=VALUE,VALUE... [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
-       metashard doctor [--json] [COMMAND]
+       metashard doctor [--json] [--quiet] [COMMAND]
        metashard completion bash|fish|zsh
        metashard path
        metashard --version

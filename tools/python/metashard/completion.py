@@ -11,7 +11,8 @@ FILES = {"bash": "bash-completion/completions/metashard", "fish": "fish/vendor_c
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="metashard completion", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="metashard completion", description=__doc__, allow_abbrev=False,
+                    epilog="The exit status is 0, or 2 for another shell or if the file is not there.")
     parser.add_argument("shell", metavar="SHELL", choices=sorted(FILES), help="bash, fish or zsh")
     return parser
 

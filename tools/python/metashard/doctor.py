@@ -186,7 +186,8 @@ def findings(command: Optional[str]) -> Iterator[tuple[str, Finding]]:
 def make_parser() -> Parser:
     parser = Parser(prog="metashard doctor", description=__doc__, allow_abbrev=False,
                     epilog="The exit status is 1 if a line begins with no, else 0. A note costs memory or time, and nothing else.")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_json()
+    parser.add_quiet()
     parser.add_argument("command", metavar="COMMAND", nargs="?", help="a program that would run under MetaShard")
     return parser
 
@@ -198,5 +199,6 @@ def main(arguments: list[str]) -> int:
         rows = [{"outcome": outcome, "about": name, "text": text} for name, (outcome, text) in found]
         print(json.dumps({"format": "metashard-doctor/1", "findings": rows}, indent=2))
     else:
-        print("".join(f"{outcome:<5}{name:<9} {text}\n" for name, (outcome, text) in found), end="")
+        shown = [line for line in found if line[1][0] == NO or not options.quiet]
+        print("".join(f"{outcome:<5}{name:<9} {text}\n" for name, (outcome, text) in shown), end="")
     return int(any(outcome == NO for _, (outcome, _) in found))

@@ -16,7 +16,7 @@ from . import dry_run_answer, dry_run_gpus, dry_run_page, dry_run_simulator, dry
 from .options import Parser
 
 USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--gpus-per-node N]\n"
-         "                         [--steps N] [--compute] [--json] [--with-metashard] [--with-expandable-segments]\n"
+         "                         [--steps N] [--compute] [--json] [--quiet] [--with-metashard] [--with-expandable-segments]\n"
          "                         [--html FILE] [--snapshot FILE] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
 EPILOGUE = """The exit status is 0 if the job fits, 1 if it does not, and 2 if there is no answer.
 GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated, and how accurate it is."
@@ -56,13 +56,14 @@ def check_job(parser: argparse.ArgumentParser, options: argparse.Namespace) -> N
         parser.error(f"--gpus-per-node is from 1 to {MOST_GPUS}")
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     add_job(parser)
     parser.add_argument("--ranks-here", metavar="K", type=number, default=0,
                         help="run all K ranks of a job as processes of this machine, as one node")
     parser.add_argument("--compute", action="store_true", help="run the kernels that have versions for the CPU")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_json()
+    parser.add_quiet()
     parser.add_argument("--with-metashard", action="store_true", help="run a second time under MetaShard, and show both")
     parser.add_argument("--with-expandable-segments", action="store_true", help="run once more with PyTorch's expandable segments, and show both")
     parser.add_argument("--html", metavar="FILE", help="write the answer as a page, with the memory curve")
@@ -210,7 +211,7 @@ def reason_of(status: int, results: list[dict], failure: str | None) -> str | No
 def run_once(options: argparse.Namespace, way: str) -> dict:
     stores = [dry_run_store.start() for _ in range(2)]  # the second for a rank that is asked (metashard_dry_peers.py)
     with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
-        status = run.run_command(options.command, environment_of(options, folder, [port for _, port in stores], way))
+        status = run.run_command(options.command, environment_of(options, folder, [port for _, port in stores], way), has_stdout=not options.json)
         results, failure = read_folder(folder), failure_of(folder)
     for store, _ in stores:
         dry_run_store.stop(store)
@@ -234,19 +235,21 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     gpu = dry_run_gpus.find(options.gpu)
     check_command(options.command)
-    run.say(f"dry run on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: {NOTHING if not options.compute else LITTLE}")
+    if not options.quiet:
+        run.say(f"dry run on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: {NOTHING if not options.compute else LITTLE}")
     ways = [AS_IT_IS] + [WITH_METASHARD] * options.with_metashard + [EXPANDABLE] * options.with_expandable_segments
     answers = {}
     for way in ways:
         if not answers or answers[AS_IT_IS]["status"] != CANNOT_SAY:
             answers[way] = run_once(options, way)
+    statuses = [answer["status"] for answer in answers.values()]
+    status = CANNOT_SAY if CANNOT_SAY in statuses else statuses[0]
     if options.html is not None:
         with open(options.html, "w", encoding="utf-8") as file:
             file.write(dry_run_page.text(answers))
     if options.json:
         print(json.dumps(answers[AS_IT_IS] if len(answers) == 1 else {JSON_NAMES[way]: answer for way, answer in answers.items()},
                          indent=2))
-    else:
+    elif not options.quiet or status == CANNOT_SAY:
         print(dry_run_answer.text(answers), file=sys.stderr)
-    statuses = [answer["status"] for answer in answers.values()]
-    return CANNOT_SAY if CANNOT_SAY in statuses else statuses[0]
+    return status

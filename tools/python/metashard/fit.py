@@ -13,7 +13,7 @@ from . import dry_run, dry_run_answer, dry_run_gpus, fit_run, fit_search, instal
 from .options import Parser
 
 USAGE = ("metashard fit --vary NAME=VALUE,VALUE... [--vary ...] [--gpu NAME|MIB] [--world N] [--rank R] [--gpus-per-node N]\n"
-         "                     [--steps N] [--timeout SECONDS] [--json] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
+         "                     [--steps N] [--timeout SECONDS] [--json] [--quiet] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
 EPILOGUE = """A value takes the place of {NAME} in the command; {{NAME}} stands for {NAME}. The name `world` changes the number of ranks.
 List values in order of memory, least first: the last value that fits is the answer, for an earlier --vary before a later one.
 Numbers of ranks may have any order: the fewest that fit are the answer. The exit status is 0 if something fits, 1 if nothing does,
@@ -39,14 +39,15 @@ def varied(text: str) -> tuple[str, list[str]]:
     return WORLD, sorted(values, key=int, reverse=True)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(prog="metashard fit", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     parser.add_argument("--vary", metavar="NAME=VALUE,VALUE...", type=varied, action="append", default=[],
                         help="a name in the command, or world, and the values to try; may be repeated")
     dry_run.add_job(parser)
     parser.add_argument("--timeout", metavar="SECONDS", type=dry_run.number, default=SECONDS,
                         help=f"longest time of each dry run; beyond it there is no answer ({SECONDS})")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_json()
+    parser.add_quiet()
     parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
@@ -129,17 +130,22 @@ class Fit:
     def values(self, place: fit_search.Place) -> dict[str, str]:
         return {name: values[at] for (name, values), at in zip(self.options.vary, place)}
 
+    def say(self, text: str, end: str = "\n") -> None:
+        """Of the progress."""
+        if not self.options.quiet:
+            print(text, end=end, file=sys.stderr, flush=True)
+
     def run(self, place: fit_search.Place) -> dict:
         values, count = self.values(place), len(self.search.tried)
         most = f"at most {count + self.search.most_runs()}" if self.search.is_ordered else "all"
-        print(f"metashard: dry run {count + 1} of {most}: {words(values)} ... ", end="", file=sys.stderr, flush=True)
+        self.say(f"metashard: dry run {count + 1} of {most}: {words(values)} ... ", end="")
         try:
             one = fit_run.Run(job_of(self.options, values), self.folder)
             answer = one.measure()
         except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
+            self.say("stopped")
             raise
-        print(result(answer), file=sys.stderr, flush=True)
+        self.say(result(answer))
         if answer["status"] == dry_run.CANNOT_SAY:
             for line in one.last_lines():
                 print("    " + line, file=sys.stderr)
@@ -203,7 +209,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     gpu = dry_run_gpus.find(options.gpu)
     dry_run.check_command(job_of(options, {name: values[0] for name, values in options.vary}).command)
-    run.say(f"dry runs on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: {dry_run.NOTHING}")
+    if not options.quiet:
+        run.say(f"dry runs on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: {dry_run.NOTHING}")
     for number in fit_run.STOPPING:
         signal.signal(number, stop)
     with tempfile.TemporaryDirectory(prefix="metashard-fit-") as folder:
@@ -211,6 +218,6 @@ def main(arguments: list[str]) -> int:
         status = fit.find()
     if options.json:
         print(json.dumps(fit.document(status), indent=2))
-    else:
+    elif not options.quiet or status == dry_run.CANNOT_SAY:
         print("\n".join(["", "metashard fit: " + fit.verdict(status), *fit.table(), *fit.notes()]), file=sys.stderr)
     return status

@@ -8,15 +8,31 @@ import sys
 from typing import NoReturn, Optional, Sequence
 
 WRONG_USAGE = 2
+MISSING = "the following arguments are required"  # argparse's words
 # Options of torchrun that people type before the command.
 OF_TORCHRUN = {"--standalone", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--node-rank", "--node_rank", "--master-addr",
                "--master_addr", "--master-port", "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--max-restarts"}
 
 
 class Parser(argparse.ArgumentParser):
+    typed: list[str] = []
+
+    def add_json(self) -> None:
+        self.add_argument("--json", action="store_true", help="print one JSON document")
+
+    def add_quiet(self, explained: str = "print only faults: the exit status is the result") -> None:
+        self.add_argument("--quiet", action="store_true", help=explained)
+
     def error(self, message: str) -> NoReturn:
+        if message.startswith(MISSING):  # an option that there is not says more, as where a word is misspelt
+            self.refuse_unknown()
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(WRONG_USAGE)
+
+    def refuse_unknown(self) -> None:
+        for word in self.typed[:self.typed.index("--")] if "--" in self.typed else self.typed:
+            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
+                self.refuse(word)
 
     def refuse(self, word: str) -> NoReturn:
         """An option that there is not."""
@@ -28,6 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Optional[Sequence[str]] = None,  # type: ignore[override]
                    namespace: Optional[argparse.Namespace] = None) -> argparse.Namespace:
+        self.typed = list(sys.argv[1:] if args is None else args)
         found, others = self.parse_known_args(args, namespace)
         if others:
             self.refuse(others[0]) if others[0].startswith("-") else self.error(f"expected nothing more, found {others[0]}")

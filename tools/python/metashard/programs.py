@@ -43,9 +43,14 @@ def interpreter_of(file: BinaryIO, head: bytes) -> Optional[str]:
     return None
 
 
+def opened(path: str) -> BinaryIO:
+    """A program may be executable and not readable: then nothing is known of it."""
+    return open(path if os.access(path, os.R_OK) else os.devnull, "rb")
+
+
 def elf_of(path: str) -> Optional[Elf]:
     """The facts by which the kernel starts a program; None: a script, or no program."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF" or len(head) < 64:
             return None
@@ -80,10 +85,22 @@ def why_unreached(path: str) -> Optional[str]:
     return None
 
 
-def is_other_python(name: str) -> Optional[str]:
-    """The Python that a command names, where it is another one than this."""
+def python_of(name: str) -> Optional[str]:
+    """The Python that runs a command: the command itself, or the one that the first line of a script names, as torchrun's does."""
     path = shutil.which(name)
-    if path is None or not os.path.basename(name).startswith("python") or not os.path.exists(sys.executable):
+    if path is None or os.path.basename(name).startswith("python"):
+        return path
+    with opened(path) as file:
+        words = os.fsdecode(file.readline(4096)).removeprefix("#!").split() if file.read(2) == b"#!" and file.seek(0) == 0 else []
+    if words and os.path.basename(words[0]) == "env":
+        words = words[1:]
+    return shutil.which(words[0]) if words and os.path.basename(words[0]).startswith("python") else None
+
+
+def is_other_python(name: str) -> Optional[str]:
+    """The Python that runs a command, where it is another one than this."""
+    path = python_of(name)
+    if path is None or not os.path.exists(sys.executable):
         return None
     folders = [os.path.dirname(os.path.abspath(which)) for which in (path, sys.executable)]
     return None if folders[0] == folders[1] or os.path.samefile(path, sys.executable) and sys.prefix == sys.base_prefix else path

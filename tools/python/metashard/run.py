@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import glob
+import json
 import os
 import re
 import resource
@@ -18,7 +19,7 @@ from typing import Mapping
 from . import beforehand, installed, kernel, preload_order
 from .options import Parser
 
-USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
+USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--json] [--quiet] -- COMMAND [ARGUMENT...]
        metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
 EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set as usual: the command gets the whole environment.
 The exit status and signals are the command's; 127: there is no such program, 126: it cannot be started, 2: wrong usage."""
@@ -35,7 +36,7 @@ def say(text: str) -> None:
     print(f"metashard: {text}", file=sys.stderr, flush=True)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
     parser.add_argument("--log", metavar="LEVEL[:FILE]", help="error, warn, info, debug or trace (METASHARD_LOG)")
@@ -44,7 +45,8 @@ def make_parser() -> argparse.ArgumentParser:
                         help="a socket for metashard suspend and for later plans; %%p is the process id (METASHARD_CONTROL)")
     parser.add_argument("--explain", action="store_true",
                         help="print at the end of each process what could not be deferred, and why (METASHARD_EXPLAIN)")
-    parser.add_argument("--quiet", action="store_true", help="print no figures at the end")
+    parser.add_json()
+    parser.add_quiet("print no figures at the end")
     parser.add_argument("--kernel", action="store_true",
                         help="run nothing, but install a Jupyter kernel of this Python that runs under MetaShard")
     parser.add_argument("--prefix", metavar="DIR", help="where to install the kernel, as sys.prefix; default: the user's own folder")
@@ -103,7 +105,7 @@ def environment_of(settings: dict[str, str]) -> dict[str, str]:
     return {**os.environ, **job_of(), **settings, "LD_PRELOAD": ":".join(preloads)}
 
 
-def start(command: list[str], environment: dict[str, str], mask: set[int | signal.Signals]) -> int:
+def start(command: list[str], environment: dict[str, str], mask: set[int | signal.Signals], has_stdout: bool) -> int:
     """The process id of the command. It is killed if this process is."""
     prctl = ctypes.CDLL(None).prctl
     child = os.fork()
@@ -111,6 +113,8 @@ def start(command: list[str], environment: dict[str, str], mask: set[int | signa
         return child
     try:
         prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if not has_stdout:
+            os.dup2(2, 1)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores from its start
             signal.signal(number, signal.SIG_DFL)
@@ -135,11 +139,12 @@ def wait(child: int) -> int:
             os.kill(child, info.si_signo)
 
 
-def run_command(command: list[str], environment: dict[str, str]) -> int:
+def run_command(command: list[str], environment: dict[str, str], has_stdout: bool = True) -> int:
+    """has_stdout: else standard output is of a document, and the command's goes to standard error."""
     # Blocked before the command exists, so that none is missed. Whoever started this process may ignore SIGCHLD.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
-    return wait(start(command, environment, mask))
+    return wait(start(command, environment, mask, has_stdout))
 
 
 def state_folders(environment: dict[str, str]) -> list[str]:
@@ -193,24 +198,46 @@ def environment_of_tools(environment: dict[str, str]) -> dict[str, str]:
     return {**environment, "LD_PRELOAD": os.environ.get("LD_PRELOAD", "")}
 
 
-def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
-    """The saving of the run, and the command that shows more. Another program may have made pages meanwhile: a name that
-    this run has given itself tells them apart."""
+def own_job(environment: dict[str, str]) -> str:
+    """Another program may have made pages meanwhile: a name that this run has given itself tells them apart."""
+    return environment.get("METASHARD_JOB", "") if "METASHARD_JOB" not in os.environ else ""
+
+
+def show(environment: dict[str, str], pages: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """metashard-dump show for the run. Raises Fault where there is nothing to show: the text says why."""
+    job = own_job(environment)
     if not pages:
-        return [without_pages(environment)]
-    job = environment.get("METASHARD_JOB", "") if "METASHARD_JOB" not in os.environ else ""
+        raise installed.Fault(without_pages(environment))
     try:
-        done = subprocess.run([installed.find("metashard-dump"), "show", "--brief", "--width", "0",
-                               *(["--job", job] if job else pages)],
+        done = subprocess.run([installed.find("metashard-dump"), "show", *options, *(["--job", job] if job else pages)],
                               capture_output=True, text=True, check=False, env=environment_of_tools(environment))
-        if job and done.returncode != 0:
-            return [without_pages(environment)]
-    except (installed.Fault, OSError) as error:  # the exit status is the command's
-        return [str(error)]
+    except OSError as error:
+        raise installed.Fault(str(error))
+    if done.returncode != 0:
+        raise installed.Fault(without_pages(environment) if job else done.stderr.strip())
+    return done
+
+
+def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
+    """The saving of the run, and the command that shows more."""
+    job = own_job(environment)
+    try:
+        done = show(environment, pages, "--brief", "--width", "0")
+    except installed.Fault as fault:  # the exit status is the command's
+        return [str(fault)]
     is_usual = environment.get("METASHARD_STATE_DIR", "auto") == "auto"
     prefix = "" if is_usual else f"METASHARD_STATE_DIR={os.path.dirname(pages[0])} "
     which = f" --job {job}" if job else ""
     return [*(done.stdout + done.stderr).splitlines(), f"more: {prefix}metashard show{which}"]
+
+
+def document(environment: dict[str, str], pages: list[str], status: int) -> dict[str, object]:
+    found = {"format": "metashard-run/1", "command_status": os.waitstatus_to_exitcode(status), "reason": None, "show": None}
+    try:
+        found["show"] = json.loads(show(environment, pages, "--json").stdout)
+    except installed.Fault as fault:
+        found["reason"] = str(fault)
+    return found
 
 
 def end_as(status: int) -> int:
@@ -257,8 +284,11 @@ def main(arguments: list[str]) -> int:
                  *preload_order.say_before(preloads_of(environment), installed.library())):
         say(line)
     before = list_pages(environment)
-    status = run_command(options.command, environment)
-    if not options.quiet:
-        for line in last_lines(environment, sorted(path for path, _ in list_pages(environment) - before)):
+    status = run_command(options.command, environment, has_stdout=not options.json)
+    pages = sorted(path for path, _ in list_pages(environment) - before)
+    if options.json:
+        print(json.dumps(document(environment, pages, status)), flush=True)
+    elif not options.quiet:
+        for line in last_lines(environment, pages):
             say(line)
     return end_as(status)

@@ -3,7 +3,6 @@
 restores it (docs/suspend.md). The processes need a control socket: METASHARD_CONTROL, or metashard run --control."""
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -74,7 +73,7 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def make_parser(command: str) -> argparse.ArgumentParser:
+def make_parser(command: str) -> Parser:
     parser = Parser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False,
                     epilog="The exit status is 0 if all processes did it, and 1 if a process could not.")
     parser.add_argument("target", metavar="PID|JOB", help="a process, or the name of a job (METASHARD_JOB, or a scheduler's id)")
@@ -82,7 +81,8 @@ def make_parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("--to", metavar="DIR", help="keep modified data in a file of this folder, instead of in host memory")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds_of, default=PATIENCE_S,
                         help="longest wait for the answer of each process; %(default)g by default")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_json()
+    parser.add_quiet()
     return parser
 
 
@@ -101,7 +101,7 @@ def main(command: str, arguments: list[str]) -> int:
     for pid in pids:
         said, words = tell(pid, command, request, options.timeout)
         processes.append(said)
-        if not options.json:
+        if not options.json and not (options.quiet and said["done"]):
             print(control.printable(f"{pid}: {words}"), file=sys.stdout if said["done"] else sys.stderr)
     if options.json:
         print(json.dumps({"format": f"metashard-{command}/1", "processes": processes}, indent=2))
