@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels that PyTorch compiles at run time (jit_utils.cpp): of SIMCUDA_PTX_KERNELS, by the name that
- * their image has. It says no type: these are those of float.
+ * Kernels that PyTorch compiles at run time (jit_utils.cpp): of SIMCUDA_PTX_KERNELS, by the name
+ * that their image has. It says no type: these are those of float.
  *
  *     erfinv_kernel_vectorized<N>_kernel(int numel, array<char *, 2> out and in, float)
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* polar_kernel_cuda (ComplexKernel.cu): complex numbers of two floats, of lengths and angles that lie
- * side by side. vectorized_elementwise_kernel<N, ...>(int numel, lambda, array<char *, 3>) */
+/* polar_kernel_cuda (ComplexKernel.cu): complex numbers of two floats, of lengths and angles that
+ * lie side by side. vectorized_elementwise_kernel<N, ...>(int numel, lambda, array<char *, 3>) */
 #include "tools/simcuda/torch/host.h"
 
 #include <math.h>
