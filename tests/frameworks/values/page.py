@@ -8,7 +8,9 @@ import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import result_page  # noqa: E402
+from merge import DIFFER  # noqa: E402
 
 TITLES = {"fsdp1": "FSDP1", "fsdp2": "FSDP2", "tp": "tensor parallel", "tp-fsdp2": "tensor parallel in twos, and FSDP2",
           "pipeline": "pipeline stages", "experts": "expert parallel", "experts-fsdp2": "expert parallel in twos, and FSDP2",
@@ -27,21 +29,20 @@ of all its parameters and buffers, without MetaShard. Then ranks do one of two t
 - **with MetaShard** the same script makes the model whole on the device of each rank, and shards it;
 - **after a meta device**, without MetaShard, it makes it on the meta device, shards it, calls `to_empty` and initialises it as its
   project recommends: `initialize_weights` of transformers, `init_weights` of torchtitan; otherwise `reset_parameters` of all modules
-  that have it, and then `init_weights` of timm; for FSDP1 each module by itself, in `param_init_fn`. What nothing initialises has one
-  pattern here, and so
-  the same digest on any number of ranks, which it has not on a GPU.
+  that have it, and then the `init_weights` of timm's models that have one; for FSDP1 each module by itself, in `param_init_fn`. What
+  nothing initialises has one pattern here, and so the same digest on any number of ranks, which it has not on a GPU.
 
-The digest ([digest.py](../../tests/frameworks/values/digest.py)) does not depend on how tensors are sharded: of each tensor it is the
-sum of a hash of (name, index, bits) over the elements, so ranks add up what they hold. Replicas have to be equal, and count once. The
-first eight digits are shown. *{same}* is the digest of one device, in all {digits} digits. The last column has the buffers,
-persistent or not, that have each bit of one device after a meta device, on any number of ranks. Inverse frequencies of rotary
-embeddings are right up to rounding: transformers computes them again, on the host.
+The digest ([digest.py](../../tests/frameworks/values/digest.py)) does not depend on how tensors are sharded: of each tensor it is
+the sum of a hash of (name, index, bits) over the elements, so ranks add up what they hold. Replicas, also tied weights of two
+stages, have to be equal, and count once. The first eight digits are shown. *{same}* is the digest of one device, in all {digits}
+digits. The last column has the buffers, persistent or not, that have each bit of one device after a meta device, on any number of
+ranks. Inverse frequencies of rotary embeddings are right up to rounding: transformers computes them again, on the host.
 
 In *pipeline stages* each rank frees the tensors of other stages, and after a meta device initialises its own module by module; in
 *expert parallel* it keeps some experts of the stacked parameters (`Shard(0)`); *offloaded to the host* is FSDP2 with
 `CPUOffloadPolicy`, and after a meta device `to_empty(device="cpu")`, as torchtitan does. *None*: nobody recommends a meta device for
 replicas, each of which keeps the whole model. Where a cell is empty, that number of ranks is not one of this way to shard, or
-was not chosen. Each row names the commits that its cells were made with.
+was not run. Each row names the commits that its cells were made with.
 
 The first rows are those of [pytorch#168058](https://github.com/pytorch/pytorch/issues/168058): shards have other values on other
 numbers of ranks.
@@ -49,10 +50,12 @@ numbers of ranks.
 """
 HEADER = ("| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | 8 ranks |"
           " its buffers as one device | commit |")
+FAILED = re.compile(r"^- (.+), ([^,]+|[^,]+, and FSDP2|FSDP2, [^,]+), (\d) ranks, after a meta device: `(.*)`$", re.M)
 FAILED_HEAD = """
 ## Runs that ended with an error
 
-Of these it is not known whether the values are those of one device.
+Of these it is not known whether the values are those of one device. transformers' initialiser of Mamba copies plain tensors into
+DTensors, which PyTorch refuses.
 
 """
 
@@ -67,6 +70,8 @@ def cell(found, one):
         return ""
     if "error" in found:
         return "error"
+    if found["digest"] == DIFFER:
+        return DIFFER
     return SAME if found["digest"] == one and not found["differ"] else found["digest"][:SHOWN]
 
 
@@ -104,7 +109,7 @@ def record_of(row):
     parts = re.match(r"(\d+) of (\d+)", right)
     wrong = ["?"] * (int(parts[2]) - int(parts[1])) if parts else []
     found = {number: {"digest": one if text == SAME else text, "differ": [] if text == SAME else ["?"], "buffers": wrong}
-             for number, text in zip(RANKS, of_meta) if text not in ("", "-", "none", "error")}
+             for number, text in zip(RANKS, of_meta) if text not in ("", "none", "error")}
     return {"title": title, "parallel": next(name for name, words in TITLES.items() if words == parallel), "one": one,
             "buffers": int(parts[2]) if parts else 0, "commit": of_commit, "meta": found,
             "plain": {number: {"digest": one, "differ": [], "buffers": []} for number in ranks.split(", ")} if words else {}}
@@ -114,7 +119,7 @@ def joined(old, new):
     """The cells of both, the new ones first; old digests are short."""
     for way in ("plain", "meta"):
         for ranks, found in old[way].items():
-            of_one = {"digest": new["one"]} if found["digest"] == old["one"] else {}
+            of_one = {"digest": new["one"]} if found.get("digest") == old["one"] else {}
             new[way].setdefault(ranks, {**found, **of_one})
     if new["commit"] not in old["commit"].split(", "):
         new["commit"] = f"{old['commit']}, {new['commit']}"
@@ -144,6 +149,15 @@ class Page:
             with open(self.path, encoding="utf-8") as file:
                 rows = [record_of(row) for row in file if row.count(" | ") > 5 and not row.startswith(("| model |", "| --- |"))]
             self.records = {self.key(record): record for record in rows if record is not None}
+            with open(self.path, encoding="utf-8") as file:
+                for title, parallel, ranks, why in FAILED.findall(file.read()):
+                    self.take_error(title, parallel, ranks, why)
+
+    def take_error(self, title, parallel, ranks, why):
+        """After a meta device: what fails under MetaShard is made anew."""
+        for record in self.records.values():
+            if record["title"] == title and TITLES[record["parallel"]] == parallel:
+                record["meta"][ranks] = {"error": why, "differ": ["all"], "buffers": []}
 
     @staticmethod
     def key(record):
@@ -152,7 +166,7 @@ class Page:
     def there(self, title, parallel):
         """[number of ranks, way] that the page has."""
         record = self.records.get((title, parallel), {"plain": {}, "meta": {}})
-        return [(int(ranks), way) for way in ("plain", "meta") for ranks in record[way]]
+        return [(int(ranks), way) for way in ("plain", "meta") for ranks, found in record[way].items() if "error" not in found]
 
     def add(self, record):
         record["commit"] = self.commit
