@@ -3,11 +3,13 @@
 """check_answers.py: what `metashard dry-run` does without PyTorch: reads histories of an allocator, answers queries of a store,
 names what it cannot do. TAP."""
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import urllib.error
 
@@ -24,6 +26,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tap import end, equal  # noqa: E402
 
 GIB = 1 << 30
+SECONDS = 60
 
 
 def entry(time, action, address, gibibytes, line=1):
@@ -248,6 +251,44 @@ def check_ways():
            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}])
 
 
+LAUNCHER = """trap '' TERM
+setsid sh -c "trap '' TERM INT; echo \\$\\$ > %s.part; mv %s.part %s; sleep 1000; sleep 1000" & wait; exit 1"""
+
+
+def pid_in(path):
+    until = time.monotonic() + SECONDS
+    while not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(0.02)
+    with open(path, encoding="ascii") as file:
+        return int(file.read())
+
+
+def is_there(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def check_stopped(folder):
+    """Ctrl-C, which a terminal sends to all of its group, when a launcher has a rank in a session of its own, which does not hear it."""
+    path, said = os.path.join(folder, "rank"), os.path.join(folder, "said")
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        dry_run.environment_of = lambda *_: dict(os.environ)
+        os._exit(dry_run.main(["--", "sh", "-c", LAUNCHER % (path, path, path)]))
+    rank = pid_in(path)
+    os.killpg(child, signal.SIGINT)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with open(said, encoding="utf-8") as file:
+        lines = [line for line in file.read().splitlines() if "ended by SIGINT: --steps" in line]
+    equal("Ctrl-C ends all ranks, with a line: exit status 2", (status, is_there(rank), len(lines)), (2, False, 1))
+
+
 check_curve()
 check_ways()
 check_store()
@@ -258,4 +299,6 @@ check_releases()
 check_generation()
 check_text()
 check_notes()
+with tempfile.TemporaryDirectory() as shared:
+    check_stopped(shared)
 sys.exit(end())

@@ -7,8 +7,9 @@ from collections import namedtuple
 GIB, GB, MB, MIB, LIGHTNING = ("GiB", 1 << 30, 2), ("GB", 1e9, 2), ("MB", 1e6, 0), ("MiB", 1 << 20, 0), ("MB", 1 << 20, 0)
 USUAL = 5  # per cent
 
-# `words` of the row; `what` is reserved, allocated or active; by how many per cent a dry run may differ; `why` by more than USUAL.
-Figure = namedtuple("Figure", "words what measured unit most why", defaults=(USUAL, ""))
+# `words` of the row; `what` is reserved, allocated or active; by how many per cent a dry run may differ; `why` by more than USUAL;
+# `kept`: bytes that the measured release of PyTorch keeps, by its sources, and today's does not.
+Figure = namedtuple("Figure", "words what measured unit most why kept", defaults=(USUAL, "", 0))
 # `name` in messages and records; `command` is None for a script that is not here; `kind`: "small" takes seconds, "transformers" needs it.
 Job = namedtuple("Job", "name figures arguments command kind", defaults=("",))
 
@@ -28,7 +29,8 @@ def titan(*own):
 BIG, BIGGER, OF_128, A100, ROOM = (["--gpu", "97000"], ["--gpu", "97320"], ["--world", "128", "--rank", "77"], ["--gpu", "a100-40"],
                                    ["--gpu", "40000"])
 FRAGMENTS = (10, "fragmentation, of unknown cause ([2])")
-OLD_ADAM, OLD_SOFTMAX = (20, "Adam of PyTorch 2.1 ([4])"), (15, "softmax of PyTorch 1.10 ([7])")
+PARAMETERS = 1_008_763_390  # of lightning_guide.py
+OLD_ADAM, OLD_SOFTMAX = (20, "Adam of PyTorch 2.1 ([4])"), (15, "softmax of PyTorch 1.10 ([7])", 24 * (64 << 20))
 FULL, NONE = ["--checkpointing", "full"], ["--checkpointing", "none"]
 GROUPS = [
     ("**torchtitan**, H100 96 GB, 8 ranks ([1], [2])", [
@@ -75,9 +77,9 @@ GROUPS = [
         Job("tensor parallelism, 8 ranks", [Figure("8-way TP, whose peak is in the sharding of the weights", "allocated", "0.60", GB)],
             [], [*ranks(8), "lightning_parallel.py"], "small")]),
     ("**Lightning**, guide to FSDP, A100 40 GB, 2 ranks ([4])", [
-        Job("a Transformer, DDP", [Figure("Transformer of 1B parameters, DDP", "allocated", "26,953", LIGHTNING, *OLD_ADAM)],
+        Job("a Transformer, DDP", [Figure("Transformer of 1B parameters, DDP", "allocated", "26,953", LIGHTNING, *OLD_ADAM, 4 * PARAMETERS)],
             A100, [*ranks(2), "lightning_guide.py"]),
-        Job("a Transformer, FSDP1", [Figure("FSDP1, each layer a unit", "allocated", "11,578", LIGHTNING, *OLD_ADAM)],
+        Job("a Transformer, FSDP1", [Figure("FSDP1, each layer a unit", "allocated", "11,578", LIGHTNING, *OLD_ADAM, 2 * PARAMETERS)],
             A100, [*ranks(2), "lightning_guide.py", "--way", "full_shard"])]),
     ("**PyTorch**, recipe of ZeroRedundancyOptimizer, 2 ranks ([5])", [
         Job("DDP, 2 ranks", [Figure("twenty layers of 2000, DDP, Adam", "allocated", "1,697", MB)],
@@ -94,6 +96,9 @@ GROUPS = [
         Job("BERT large, checkpointing", [Figure("1 × 512 tokens, four accumulated, checkpointing", "reserved", "5,434", MIB)],
             ROOM, ["python", "bert.py", "--batch", "1", "--accumulate", "4", "--checkpointing"], "transformers")])]
 JOBS = [job for _, jobs in GROUPS for job in jobs]
+# Whose figure is in a note below the table: the second of its answers.
+EXPANDABLE = Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
+                 [*BIG, "--with-expandable-segments"], llama())
 
 # Where the memory of a GPU, and what a process has there besides PyTorch's blocks, is from.
 OUTSIDE = {

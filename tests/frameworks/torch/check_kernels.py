@@ -61,6 +61,7 @@ def arithmetic(d, h):
     yield "part in place", same(device[:, :5].mul_(2), host[:, :5].mul_(2))
     yield "sum and product of two", same(d + d, h + h) and same(d * d, h * h)
     yield "least and most", same(d.max(), h.max()) and same(d.min(), h.min())
+    yield "least and most of two", same(torch.minimum(d, d.mul(0).add(9)), h.clamp(max=9)) and same(torch.maximum(d, d.mul(0).add(9)), h.clamp(min=9))
     if d.dtype in FLOATING + [torch.int64]:
         # Numbers of few bits, so that every order of adding gives the same.
         yield "sum", same((d > 9).to(d.dtype).sum(), (h > 9).to(h.dtype).sum())
@@ -89,6 +90,15 @@ def numbers(h):
     for steps in (1, 7, 100):
         device, host = (torch.linspace(-3, 11, steps, dtype=h.dtype, device=where) for where in ("cuda", "cpu"))
         yield f"{steps} numbers of linspace", torch.allclose(device.cpu(), host, atol=1e-6 if h.dtype == torch.float32 else 0.04)
+
+
+def compiled():
+    """erfinv, which PyTorch compiles at run time, and pairs of numbers."""
+    for count in (7, 1000):
+        h = torch.cat([torch.rand(count) * 2 - 1, torch.tensor([0.0, 1.0, -1.0, 1e-30, 1 - 2 ** -24, 2.0])])
+        yield f"erfinv of {count} numbers", torch.allclose(h.cuda().erfinv_().cpu(), h.erfinv(), rtol=1e-6, equal_nan=True)
+    length, angle = torch.rand(5, 7), torch.rand(5, 7) * 9
+    yield "polar", torch.allclose(torch.polar(length.cuda(), angle.cuda()).cpu(), torch.polar(length, angle))
 
 
 def whole(h):
@@ -180,7 +190,7 @@ def main():
     for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
         for name, good in eight_bits(kind):
             tap.check(f"{kind}: {name}", good)
-    for name, good in managed():
+    for name, good in [*compiled(), *managed()]:
         tap.check(name, good)
     large = torch.arange(4000 * 2048, dtype=torch.int32).view(4000, 2048)
     tap.check("large transposed", same(large.cuda().t().contiguous(), large.t().contiguous()))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two small decoders, as people write them: Llama (RMSNorm, rotary embedding, grouped keys and values, SiLU) and GPT-2
-(LayerNorm, learned positions, GELU, dropout, the head tied to the embedding). About 3 million parameters each."""
+"""Small models of words, as people write them: Llama (RMSNorm, rotary embedding, grouped keys and values, SiLU), the same with a
+mixture of experts, GPT-2 (LayerNorm, learned positions, GELU, dropout, the head tied to the embedding), and PyTorch's own
+nn.TransformerEncoder. About 3 million parameters each."""
 import math
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ class Config:
     hidden: int = 704
     length: int = 64
     dropout: float = 0.1
+    experts: int = 4
 
 
 def rotary_table(config):
@@ -73,21 +75,49 @@ class LlamaLayer(nn.Module):
         super().__init__()
         self.attention_norm, self.norm = RMSNorm(config.width), nn.RMSNorm(config.width, eps=1e-6)
         self.attention = LlamaAttention(config)
+        self.make_words_own(config)
+
+    def make_words_own(self, config):
+        """What each word has by itself: here a feed-forward block."""
         self.gate = nn.Linear(config.width, config.hidden, bias=False)
         self.up = nn.Linear(config.width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
+    def own(self, y):
+        return self.down(F.silu(self.gate(y)) * self.up(y))
+
     def forward(self, x, cosine, sine):
         x = x + self.attention(self.attention_norm(x), cosine, sine)
-        y = self.norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.own(self.norm(x))
+
+
+class MixtureLayer(LlamaLayer):
+    """Each word goes to the two experts with the largest weights, which are stacked, and computed for all words."""
+
+    def make_words_own(self, config):
+        hidden = config.hidden // config.experts
+        self.router = nn.Linear(config.width, config.experts, bias=False)
+        self.gate, self.up = (nn.Parameter(torch.randn(config.experts, config.width, hidden) * 0.02) for _ in range(2))
+        self.down = nn.Parameter(torch.randn(config.experts, hidden, config.width) * 0.02)
+
+    def own(self, y):
+        weights = F.softmax(self.router(y), dim=-1, dtype=torch.float32)
+        largest = weights.amax(-1, keepdim=True)
+        second = weights.masked_fill(weights >= largest, -1.0).amax(-1, keepdim=True)
+        chosen = weights * (weights >= second)
+        chosen = (chosen / chosen.sum(-1, keepdim=True)).to(y.dtype).flatten(0, 1)
+        words = y.flatten(0, 1).expand(len(self.gate), -1, -1)
+        parts = (F.silu(words @ self.gate) * (words @ self.up)) @ self.down
+        return (parts * chosen.t()[:, :, None]).sum(0).view_as(y)
 
 
 class Llama(nn.Module):
+    LAYER = LlamaLayer
+
     def __init__(self, config):
         super().__init__()
         self.embedding = nn.Embedding(config.words, config.width)
-        self.layers = nn.ModuleList(LlamaLayer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(self.LAYER(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width)
         self.head = nn.Linear(config.width, config.words, bias=False)
         cosine, sine = rotary_table(config)
@@ -101,6 +131,10 @@ class Llama(nn.Module):
         for layer in self.layers:
             x = layer(x, cosine, sine)
         return self.head(self.norm(x))
+
+
+class Mixture(Llama):
+    LAYER = MixtureLayer
 
 
 class GPT2Layer(nn.Module):
@@ -139,6 +173,24 @@ class GPT2(nn.Module):
         return self.head(self.norm(x))
 
 
+class Encoder(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embedding, self.positions = nn.Embedding(config.words, config.width), nn.Embedding(config.length, config.width)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(config.width, config.heads, config.hidden, config.dropout, F.gelu,
+                                                               batch_first=True)
+                                    for _ in range(config.layers))
+        self.head = nn.Linear(config.width, config.words)
+
+    def forward(self, words):
+        length = words.shape[1]
+        x = self.embedding(words) + self.positions(torch.arange(length, device=words.device))
+        later = torch.full((length, length), float("-inf"), device=words.device).triu(1)
+        for layer in self.layers:
+            x = layer(x, src_mask=later)
+        return self.head(x)
+
+
 def initialise(model, device):
     """What Llama's constructors do, in their order: parameters are what to_empty() has left, buffers are on the device."""
     for module in model.modules():
@@ -150,5 +202,5 @@ def initialise(model, device):
     model.cosine, model.sine = cosine.to(device), sine.to(device)
 
 
-KINDS = {"llama": Llama, "gpt2": GPT2}
-LAYERS = (LlamaLayer, GPT2Layer)
+KINDS = {"llama": Llama, "gpt2": GPT2, "mixture": Mixture, "encoder": Encoder}
+LAYERS = (LlamaLayer, MixtureLayer, GPT2Layer, nn.TransformerEncoderLayer)

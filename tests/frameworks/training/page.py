@@ -43,7 +43,7 @@ keeps, has the values of one device, also in stages of a pipeline, without a see
 SHARED_HEAD = """
 ## Losses on any number of ranks
 
-Rows that begin with the random values of one device, without dropout, and whose ranks share the rows of the same batches. Of the
+Rows of smaller models that begin with the random values of one device, without dropout, and whose ranks share the same batches. Of the
 losses of all steps the largest relative difference from those of one rank, without the shim; with it they are the same, bit for bit.
 The run fails above 0.0001. Ranks add up gradients in another order.
 

@@ -9,11 +9,12 @@ from collections import namedtuple
 Row = namedtuple("Row", "name title script arguments checkpoint ranks packages variables plan values")
 
 SHARED = ("--start", "device", "--shared")  # random values of one device, and its batches
+MODELS = {"llama": "Llama", "gpt2": "GPT-2", "mixture": "Mixture of experts", "encoder": "PyTorch's encoder"}
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 def row(name, title, *arguments, model="llama", ranks=1, variables=None, plan=None, values=None):
-    checkpoint = "llama.safetensors" if model == "llama" else "gpt2.pt"
+    checkpoint = "gpt2.pt" if model == "gpt2" else model + ".safetensors"
     return Row(name, title, "train.py", ["--model", model, *arguments], checkpoint, ranks, (), variables or {}, plan, values)
 
 
@@ -70,12 +71,9 @@ ROWS = [
         ranks=2, values="one device"),
     row("llama-fsdp2-meta", "Llama, FSDP2, random values made after meta", "--parallel", "fsdp2", "--start", "meta", ranks=2,
         values="any"),
-    row("llama-shared", "Llama, batches that ranks share", *SHARED),
-    row("gpt2-shared", "GPT-2, batches that ranks share", *SHARED, model="gpt2"),
+    *(row(f"{model}-shared", f"{title}, batches that ranks share", *SHARED, model=model) for model, title in MODELS.items()),
     *(row(f"{model}-{parallel}-shared-{ranks}", f"{title}, {parallel.upper()}, batches that ranks share", "--parallel", parallel, *SHARED,
-          model=model, ranks=ranks) for model, title, parallel in (("llama", "Llama", "fsdp2"), ("llama", "Llama", "fsdp1"),
-                                                                    ("llama", "Llama", "ddp"), ("gpt2", "GPT-2", "fsdp2"))
-      for ranks in (2, 4)),
+          model=model, ranks=ranks) for model, title in MODELS.items() for parallel in ("fsdp2", "fsdp1", "ddp") for ranks in (2, 4)),
     row("llama-pipeline", "Llama, two stages of a pipeline", "--parallel", "pipeline", ranks=2),
     row("llama-pipeline-random", "Llama, two stages of a pipeline, random values", "--parallel", "pipeline", "--start",
         "device", ranks=2, values="one device"),

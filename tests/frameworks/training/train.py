@@ -36,6 +36,7 @@ from models import KINDS, LAYERS, Config, initialise  # noqa: E402
 
 ROWS, LENGTH = 2, 32
 SHARED_ROWS = 4  # of all ranks together
+SHARED = Config(width=128, hidden=352, dropout=0.0)  # ranks drop out other values
 # While it is suspended: of a device beside what is told as staying, and of the host beside what waits there.
 DEVICE_ALLOWANCE, HOST_ALLOWANCE = 2 * (2 << 20), 64 << 20
 # Of Llama's layers, by tensor parallelism.
@@ -150,7 +151,7 @@ class Training:
 
     def build(self, path):
         with torch.device("meta") if self.options.start == "meta" else self.device:
-            model = KINDS[self.options.model](Config(dropout=0.0) if self.options.shared else Config())  # ranks drop out other values
+            model = KINDS[self.options.model](SHARED if self.options.shared else Config())
         if path is not None and self.options.start == "checkpoint":
             state = load_file(path) if path.endswith(".safetensors") else torch.load(path, mmap=True)
             model.load_state_dict(state)
@@ -410,6 +411,7 @@ def main():
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.mha.set_fastpath_enabled(False)
     Training(options).run()
 
 

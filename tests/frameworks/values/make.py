@@ -71,12 +71,30 @@ def stages_of(model, definition, count):
 
 
 def keep_stage(model, definition, rank, count):
-    """All tensors of other stages are freed; those that are left, with the names that they have in the whole model."""
-    names = {tensor: name for name, tensor in digest.tensors_of(model)}
+    """All tensors of other stages are freed. Of the modules that are left: {module: {its own tensor: the name in the whole model}}"""
+    names, kept = {tensor: name for name, tensor in digest.tensors_of(model)}, {}
     for module, stage in stages_of(model, definition, count):
-        for tensors in (module._parameters, module._buffers) if stage != rank else ():
-            tensors.update(dict.fromkeys(tensors))
-    return [(names[tensor], tensor) for _, tensor in digest.tensors_of(model)]
+        for tensors in (module._parameters, module._buffers):
+            if stage != rank:
+                tensors.update(dict.fromkeys(tensors))
+            for own, tensor in tensors.items():
+                if tensor is not None:
+                    kept.setdefault(module, {})[own] = names[tensor]
+    return kept
+
+
+def named(kept):
+    """(name in the whole model, tensor) of a stage, tied ones once."""
+    found = {name: getattr(module, own) for module, owns in kept.items() for own, name in owns.items()}
+    return list(found.items())
+
+
+def initialise_stage(model, definition, kept, device):
+    """Each module by itself: nothing initialises a part of a model."""
+    for module in kept:
+        module.to_empty(device=device, recurse=False)
+        with torch.no_grad():
+            definition.initialise_module(model, module)
 
 
 def distribute(model, definition, parallel, device, is_meta):
@@ -105,21 +123,26 @@ def distribute(model, definition, parallel, device, is_meta):
 
 
 def make(definition, parallel, way):
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    """The model, and of a stage of a pipeline what keep_stage has."""
+    device, kept = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))), None
     torch.cuda.set_device(device)
     if parallel != "none":
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("cuda:nccl,cpu:gloo" if parallel == "offload" else "nccl", device_id=device)
     torch.manual_seed(SEED)
     is_meta = way == "meta"
     with torch.device("meta") if is_meta else device:
         model = definition.build()
     if parallel != "none":
         model = distribute(model, definition, parallel, device, is_meta)
-    if is_meta and parallel != "fsdp1":
-        model.to_empty(device=device)
+    if parallel == "pipeline":
+        kept = keep_stage(model, definition, dist.get_rank(), dist.get_world_size())
+        if is_meta:
+            initialise_stage(model, definition, kept, device)
+    elif is_meta and parallel != "fsdp1":
+        model.to_empty(device="cpu" if parallel == "offload" else device)
         with torch.no_grad():
             definition.initialise(model)
-    return model
+    return model, kept
 
 
 def main():
@@ -129,9 +152,8 @@ def main():
     parser.add_argument("--way", choices=["plain", "meta"], default="plain", help="plain: made whole on the device, then distributed")
     options = parser.parse_args()
     definition, rank = DEFINITIONS[options.model], int(os.environ.get("RANK", 0))
-    model = make(definition, options.parallel, options.way)
-    tensors = keep_stage(model, definition, rank, dist.get_world_size()) if options.parallel == "pipeline" else None
-    parts = digest.parts_of(model, rank, tensors)
+    model, kept = make(definition, options.parallel, options.way)
+    parts = digest.parts_of(model, rank, named(kept) if kept is not None else None)
     print(json.dumps({"parts": parts, "buffers": [digest.clean(name) for name, _ in model.named_buffers()]}), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()

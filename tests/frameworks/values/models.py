@@ -2,6 +2,8 @@
 """Public definitions of models, with configurations made small, of those packages that are there. Each says how it is built, which
 modules are wrapped, a plan of tensor parallelism, and how its project initialises a model that was built on the meta device."""
 import dataclasses
+import functools
+import importlib
 import importlib.util
 from dataclasses import dataclass, field
 from typing import Callable
@@ -42,9 +44,10 @@ def initialise_all(model):
 
 
 def initialise_timm(model):
-    """Its init_weights leaves what constructors of PyTorch's modules set."""
+    """Its init_weights leaves what constructors of PyTorch's modules set. Some models have none."""
     reset_all(model)
-    model.init_weights()
+    if hasattr(model, "init_weights"):
+        model.init_weights()
 
 
 @dataclass
@@ -141,6 +144,12 @@ OF_TRANSFORMERS = {
     "vit": ("ViT", "ForImageClassification", VIT, "Layer", {})}
 OF_TIMM = {
     "timm-vit": ("ViT", "vit_tiny_patch16_224", {"img_size": 32, "embed_dim": 96, "depth": 2, "num_heads": 4}, "Block"),
+    "swin": ("Swin, tables of positions", "swin_tiny_patch4_window7_224",
+             {"img_size": 32, "patch_size": 4, "window_size": 4, "embed_dim": 48, "depths": (2, 2), "num_heads": (2, 4), "num_classes": 10},
+             "SwinTransformerBlock"),
+    "convnext": ("ConvNeXt", "convnext_tiny", {"depths": (1, 1, 1, 1), "dims": (16, 32, 48, 96), "num_classes": 10}, "ConvNeXtBlock"),
+    "mixer": ("MLP-Mixer", "MlpMixer", {"img_size": 32, "patch_size": 8, "embed_dim": 96, "num_blocks": 2, "num_classes": 10},
+              "MixerBlock"),
     "densenet": ("DenseNet, buffers of norms", "densenet121", {"growth_rate": 8, "block_config": (2, 2), "num_classes": 10}, "DenseBlock"),
     "resnet": ("ResNet-18, buffers of norms", "resnet18", {"channels": (16, 32, 48, 64), "num_classes": 10}, "BasicBlock")}
 
@@ -152,24 +161,27 @@ def initialise_titan_module(model, module):
         module._init_self_buffers()
 
 
-def of_titan():
-    """Its debug model of Qwen3, of two layers; its trainer builds a model, and then initialises it. The plan shards the layers as
-    torchtitan's own does."""
+def of_titan(title, module, configurations, layer):
+    """Its debug model, of two layers; its trainer builds a model, and then initialises it. The plan shards the layers as torchtitan's own
+    does."""
     def build():
-        from torchtitan.models.qwen3 import qwen3_configs
-        config = qwen3_configs["debugmodel"]("flex")
+        config = getattr(importlib.import_module("torchtitan.models." + module), configurations)["debugmodel"]("flex")
         config.layers = config.layers[:2]
-        for layer in config.layers:
-            layer.attention.rope = dataclasses.replace(layer.attention.rope, max_seq_len=64)
+        for one in config.layers:
+            one.attention.rope = dataclasses.replace(one.attention.rope, max_seq_len=64)
         model = config.build()
         model.init_weights()
         return model
 
-    layer = "layers.*."
-    plan = {layer + "attention.qkv_linear.wqkv": ColwiseParallel(), layer + "attention.wo": RowwiseParallel(),
-            **{layer + "feed_forward." + name: ColwiseParallel() for name in ("w1", "w3")}, layer + "feed_forward.w2": RowwiseParallel()}
-    return Definition("torchtitan, Qwen3, tied weights", build, ("Qwen3TransformerBlock",), lambda model: model.init_weights(),
-                      initialise_titan_module, plan, asks_for_device=True)
+    layers = "layers.*."
+    plan = {layers + "attention.qkv_linear.wqkv": ColwiseParallel(), layers + "attention.wo": RowwiseParallel(),
+            **{layers + "feed_forward." + name: ColwiseParallel() for name in ("w1", "w3")}, layers + "feed_forward.w2": RowwiseParallel()}
+    return Definition("torchtitan, " + title, build, (layer,), lambda model: model.init_weights(), initialise_titan_module, plan,
+                      asks_for_device=True)
+
+
+OF_TITAN = {"torchtitan": ("Qwen3, tied weights", "qwen3", "qwen3_configs", "Qwen3TransformerBlock"),
+            "torchtitan-llama3": ("Llama 3, a complex buffer", "llama3", "llama3_configs", "Llama3TransformerBlock")}
 
 
 def of_transformers(name, title, ending, settings, layer, plan):
@@ -185,8 +197,8 @@ def of_transformers(name, title, ending, settings, layer, plan):
 
 def of_timm(title, name, settings, layer):
     import timm
-    return Definition("timm, " + title, lambda: timm.create_model(name, **settings), (layer,),
-                      initialise_timm)
+    make = getattr(timm.models, name) if name[0].isupper() else functools.partial(timm.create_model, name)
+    return Definition("timm, " + title, lambda: make(**settings), (layer,), initialise_timm)
 
 
 def is_there(package):
@@ -200,7 +212,7 @@ def definitions():
     if is_there("timm"):
         found.update({name: of_timm(*rest) for name, rest in OF_TIMM.items()})
     if is_there("torchtitan"):
-        found["torchtitan"] = of_titan()
+        found.update({name: of_titan(*rest) for name, rest in OF_TITAN.items()})
     return found
 
 

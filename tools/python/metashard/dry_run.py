@@ -4,6 +4,7 @@ memory fits."""
 from __future__ import annotations
 
 import argparse
+import ctypes
 import glob
 import json
 import os
@@ -29,6 +30,7 @@ NOTHING = "nothing is computed, and every number that the program prints is with
 LITTLE = "kernels without a version for the CPU compute nothing, and numbers that the program prints may be without meaning"
 AS_IT_IS, WITH_METASHARD, EXPANDABLE = "as it is", "with MetaShard", "expandable segments"
 JSON_NAMES = {AS_IT_IS: "without", WITH_METASHARD: "with", EXPANDABLE: "expandable"}
+PR_SET_CHILD_SUBREAPER = 36
 MOVED_MIB = 1  # by an operation of NCCL between processes; of more nobody looks at what is in it
 
 
@@ -197,9 +199,9 @@ def failure_of(folder: str) -> dict:
 def reason_of(status: int, results: list[dict], failure: str | None) -> str | None:
     """Why there is no answer."""
     if os.WIFSIGNALED(status):
-        what = f"the command was ended by {signal.Signals(os.WTERMSIG(status)).name}"
-        return what + (": the machine's own memory may be too small for what the program builds on the CPU"
-                       if os.WTERMSIG(status) == signal.SIGKILL else "")
+        hints = {signal.SIGKILL: ": the machine's own memory may be too small for what the program builds on the CPU",
+                 signal.SIGINT: ": --steps is the number of optimizer steps after which a run ends by itself"}
+        return f"the command was ended by {signal.Signals(os.WTERMSIG(status)).name}" + hints.get(os.WTERMSIG(status), "")
     code = os.waitstatus_to_exitcode(status)
     if code in (run.NOT_FOUND, run.NOT_STARTED):
         return "the command could not be started"
@@ -208,13 +210,41 @@ def reason_of(status: int, results: list[dict], failure: str | None) -> str | No
     return None if results else "the command did not use a GPU with PyTorch"
 
 
+def own_children() -> list[int]:
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                text = file.read()
+        except OSError:  # it has ended
+            continue
+        if int(text.rpartition(")")[2].split()[1]) == os.getpid():
+            found.append(int(text.split()[0]))
+    return found
+
+
+def end_children() -> None:
+    """Ranks that have sessions of their own are this process's children when the launcher that started them has ended, as by Ctrl-C."""
+    for left in iter(own_children, []):
+        for process in left:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def adopt() -> None:
+    """Makes this process the parent of what its children leave."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def run_once(options: argparse.Namespace, way: str) -> dict:
+    adopt()
     stores = [dry_run_store.start() for _ in range(2)]  # the second for a rank that is asked (metashard_dry_peers.py)
     with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
         status = run.run_command(options.command, environment_of(options, folder, [port for _, port in stores], way), has_stdout=not options.json)
         results, failure = read_folder(folder), failure_of(folder)
     for store, _ in stores:
         dry_run_store.stop(store)
+    end_children()
     answer = {"gpu": options.gpu, "processes": len(results), **(results[0] if results else {})}
     if options.ranks_here:
         answer["ranks"] = sorted(({name: result[name] for name in ("rank", "peak_reserved", "peak_allocated")} for result in results),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import glob
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import traceback
 
 from . import dry_run, installed
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 5
 TICK_SECONDS = 0.05
@@ -29,7 +28,7 @@ class Run:
 
     def measure(self) -> dict:
         """The answer of the dry run. None of its processes is left, whatever ends it."""
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        dry_run.adopt()
         if os.path.exists(self.answer):
             os.unlink(self.answer)  # of an earlier run
         child = os.fork()
@@ -109,21 +108,5 @@ def end(child: int) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     os.kill(child, signal.SIGTERM)
     wait(child, GRACE_SECONDS)
-    for left in iter(own_children, []):
-        for process in left:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+    dry_run.end_children()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def own_children() -> list[int]:
-    found = []
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                text = file.read()
-        except OSError:  # it has ended
-            continue
-        if int(text.rpartition(")")[2].split()[1]) == os.getpid():
-            found.append(int(text.split()[0]))
-    return found

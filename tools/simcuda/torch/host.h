@@ -182,3 +182,4 @@ simcuda_kernel *host_find_shards(const char *name);
 simcuda_kernel *host_find_scan(const char *name);
 simcuda_kernel *host_find_scaler(const char *name);
 simcuda_kernel *host_find_roll(const char *name);
+simcuda_kernel *host_find_polar(const char *name);

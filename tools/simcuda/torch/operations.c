@@ -546,7 +546,9 @@ bool host_read_functor(const char *name, struct host_functor *out)
     default:
         break;
     }
-    const enum host_type same = host_type_behind(name, out->operation->name);
+    enum host_type same = host_type_behind(name, out->operation->name);
+    if (same == HOST_NONE) /* a functor around the lambda has named it */
+        same = host_type_behind(name, "13BinaryFunctorI");
     if (!read_lambda(at, same, arguments, &out->variant))
         return false;
     set_types(out, arguments);

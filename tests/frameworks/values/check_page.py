@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_page.py: cells of earlier runs stay on docs/results/values.md with their commits, and README, FAQ and changelog say what the page
+has. TAP."""
+import copy
+import os
+import re
+import sys
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "harness")]
+import page  # noqa: E402
+from tap import end, equal  # noqa: E402
+
+OWN = ("`nn.", "own layers")  # titles of models that are nobody's
+NUMBERS = {"README.md": r"\[(\d+) public models\]\(docs/results/values\.md\)", "docs/faq.md": r"\[digests of (\d+) models\]\(results/values\.md\)",
+           "CHANGELOG.md": r"(\d+) public ones"}
+
+
+def found(digest, *differ, buffers=()):
+    return {"digest": digest, "differ": list(differ), "buffers": list(buffers)}
+
+
+def check_rows():
+    old = {"title": "a", "parallel": "fsdp2", "one": "0123456789abcdef", "buffers": 2, "commit": "aaaaaaaa",
+           "plain": {"1": found("0123456789abcdef"), "8": found("0123456789abcdef")},
+           "meta": {"2": found("fedcba9876543210", "weight", "turns", buffers=["turns"])}}
+    row = page.line(old)
+    again = page.record_of(row)
+    equal("a row that is read is the row that was written", page.line(again), row)
+    new = {**copy.deepcopy(old), "commit": "bbbbbbbb", "plain": {"2": found("0123456789abcdef")}, "meta": {}}
+    page.joined(again, new)
+    equal("cells of both runs, and both commits", page.line(new), "| a | FSDP2 | 01234567 | 1, 2, 8 ranks: as one device | | fedcba98 | | | "
+                                                                  "1 of 2 | aaaaaaaa, bbbbbbbb |")
+    wrong = {**copy.deepcopy(old), "plain": {"2": found("1111111111111111", "weight")}}
+    equal("a row with a difference under MetaShard is made anew", page.record_of(page.line(wrong)), None)
+
+
+def check_numbers():
+    records = page.Page([], list(page.TITLES)).records.values()
+    public = {record["title"] for record in records if not record["title"].startswith(OWN)}
+    equal("at least twenty public models", len(public) >= 20, True)
+    source = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+    for name, pattern in NUMBERS.items():
+        with open(os.path.join(source, name), encoding="utf-8") as file:
+            equal(f"{name} says how many", [int(number) for number in re.findall(pattern, file.read())], [len(public)])
+    equal("the most ranks", max(int(ranks) for record in records for ranks in record["plain"]), 8)
+    equal("each ran on four ranks, sharded by FSDP2, in both ways", sorted(
+        record["title"] for record in records if record["parallel"] == "fsdp2" and not ("4" in record["plain"] and "4" in record["meta"])), [])
+    equal("after a meta device FSDP2 gives all other values", [
+        record["title"] for record in records if record["parallel"] == "fsdp2" and any(not one["differ"] for one in record["meta"].values())], [])
+
+
+check_rows()
+check_numbers()
+sys.exit(end())
