@@ -178,11 +178,20 @@ bool ms_scratch_drop(void)
     return any;
 }
 
+/* The bound. A granule of scratch memory and the sink are much of what a small program has: with
+ * nothing beside it, each replay would drive out what the next one needs. */
+static uint64_t bound(CUdevice device, uint64_t most_reserved)
+{
+    enum { SMALL = 8, BESIDE = 2 };
+    const uint64_t granule = ms_device_memory_rounded(device, 1);
+    return most_reserved + (most_reserved < SMALL * granule ? BESIDE * granule : 0);
+}
+
 /* By how many bytes `bytes` more would break the bound. */
 static uint64_t bytes_beyond(CUdevice device, uint64_t bytes)
 {
     const struct ms_space_sums sums = ms_space_sums(device);
-    const uint64_t all = sums.held + bytes, most = sums.most_reserved;
+    const uint64_t all = sums.held + bytes, most = bound(device, sums.most_reserved);
     return all > most && ms_config.mode != MS_VERIFY ? all - most : 0;
 }
 

@@ -46,8 +46,9 @@ bool ms_scratch_drop(void);
 
 /*
  * The bound: the shim's memory on a device never exceeds the peak that the program would have had
- * there so far without the shim. Scratch memory keeps the bound as far as other memory can go. True
- * if `bytes` more keep the bound, and always in verify mode, where shadows break it anyway.
+ * there so far without the shim, or two granules more while that peak is less than eight granules.
+ * Scratch memory keeps the bound as far as other memory can go. True if `bytes` more keep the
+ * bound, and always in verify mode, where shadows break it anyway.
  */
 bool ms_scratch_fits(CUdevice device, size_t bytes);
 

@@ -209,6 +209,18 @@ STORY_ALONE(all_of_the_shims_memory_counts, start_with(20, 12),
             ms_config.mode = MS_VERIFY, IS(ms_scratch_fits(0, 8 * FAKE_GRANULE + 1)),
             ms_config.mode = MS_ON, end())
 
+/* Else the granules of a small program would come and go with each replay. */
+MS_TEST(a_small_program_has_a_granule_and_the_sink_beside_it)
+{
+    for (size_t granules = 1; granules <= 8; granules++) {
+        const size_t beside = granules < 8 ? 2 * FAKE_GRANULE : 0;
+        start_with(granules, granules);
+        CHECK_EQ(ms_scratch_fits(0, beside), true);
+        CHECK_EQ(ms_scratch_fits(0, beside + 1), false);
+        end();
+    }
+}
+
 /* The program has freed it. */
 MS_TEST_BETWEEN(fake_start, fake_check_empty, memory_the_program_had_before_bounds_scratch_memory)
 {
