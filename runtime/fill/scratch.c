@@ -178,21 +178,24 @@ bool ms_scratch_drop(void)
     return any;
 }
 
-/* The bound. A granule of scratch memory and the sink are much of what a small program has: with
- * nothing beside it, each replay would drive out what the next one needs. */
-static uint64_t bound(CUdevice device, uint64_t most_reserved)
+/* How many bytes a small program has beside the peak: a granule of scratch memory and the sink are
+ * much of what it has, and each replay would drive out what the next one needs. */
+static uint64_t beside(CUdevice device, uint64_t peak)
 {
     enum { SMALL = 8, BESIDE = 2 };
     const uint64_t granule = ms_device_memory_rounded(device, 1);
-    return most_reserved + (most_reserved < SMALL * granule ? BESIDE * granule : 0);
+    return peak < SMALL * granule ? BESIDE * granule : 0;
 }
 
 /* By how many bytes `bytes` more would break the bound. */
 static uint64_t bytes_beyond(CUdevice device, uint64_t bytes)
 {
     const struct ms_space_sums sums = ms_space_sums(device);
-    const uint64_t all = sums.held + bytes, most = bound(device, sums.most_reserved);
-    return all > most && ms_config.mode != MS_VERIFY ? all - most : 0;
+    const uint64_t all = sums.held + bytes, peak = sums.most_reserved;
+    if (all <= peak || ms_config.mode == MS_VERIFY)
+        return 0;
+    const uint64_t most = peak + beside(device, peak);
+    return all > most ? all - most : 0;
 }
 
 bool ms_scratch_fits(CUdevice device, size_t bytes)
