@@ -157,6 +157,17 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     return result;
 }
 
+/* A missing extent has come into memory. `end` and `run`: as is_perhaps_elsewhere wants them. */
+static void note_arrival(const struct ms_allocation *allocation, const struct ms_extent *extent,
+                         size_t end, struct run *run)
+{
+    const struct ms_loaded_place place = place_of(allocation, extent);
+    ms_counter_add(MS_COUNT_MATERIALISED_BYTES, extent->end - extent->begin);
+    ms_origins_note(allocation, extent);
+    if (is_perhaps_elsewhere(allocation, extent, end, run))
+        ms_loaded_note(&place, MS_LOADED_IS_THERE);
+}
+
 /* All of [begin, end) has come into memory. */
 static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
 {
@@ -166,17 +177,45 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
     for (size_t at = begin;
          ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
-        const struct ms_content *content = &extent.content;
-        const size_t bytes = extent.end - extent.begin;
-        if (ms_content_is_present(content))
-            continue;
-        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, bytes);
-        ms_origins_note(allocation, &extent);
-        const struct ms_loaded_place place = place_of(allocation, &extent);
-        if (is_perhaps_elsewhere(allocation, &extent, end, &run))
-            ms_loaded_note(&place, MS_LOADED_IS_THERE);
+        if (!ms_content_is_present(&extent.content))
+            note_arrival(allocation, &extent, end, &run);
     }
     return ms_bytes_set_present(allocation, &range, 1);
+}
+
+/* The files of [begin, end) have come into memory. */
+static CUresult set_files_present(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_extent extent;
+    struct run run = {0};
+    while (result == CUDA_SUCCESS &&
+           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+        const struct ms_range range = {extent.begin, extent.end};
+        if (!is_missing_file(&extent.content))
+            continue;
+        ms_compare(allocation, range.begin, range.end, MS_COMPARE_REPLAYED);
+        note_arrival(allocation, &extent, end, &run);
+        result = ms_bytes_set_present(allocation, &range, 1);
+    }
+    return result;
+}
+
+/* Fills the files of [begin, end), if they are worth a transfer. */
+static CUresult send_files(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    bool are_done;
+    CUstream stream;
+    if (begin >= end)
+        return CUDA_SUCCESS;
+    CUresult result = ms_replay_stream(allocation->context, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = replay_files(allocation, begin, end, stream, &are_done);
+    const CUresult waited = ms_driver_wait(stream);
+    if (result != CUDA_SUCCESS || waited != CUDA_SUCCESS)
+        return result != CUDA_SUCCESS ? result : waited;
+    return are_done ? set_files_present(allocation, begin, end) : CUDA_SUCCESS;
 }
 
 /* Sends an extent of a snapshot by itself, because the next one may be the same bytes. */
@@ -272,6 +311,44 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
     /* Also after a failure: queued work must not outlive this call. */
     const CUresult waited = ms_driver_wait(stream);
     return result != CUDA_SUCCESS ? result : waited;
+}
+
+/* The block of the allocation that a recorded launch writes, if the extent is the result of one
+ * with an input; else empty. */
+static struct ms_range block_with_input(const struct ms_allocation *allocation,
+                                        const struct ms_extent *extent)
+{
+    const struct ms_recorded_launch *recorded = extent->content.recorded;
+    if (extent->content.kind != MS_LAUNCHED || extent->content.cached || recorded->input == NULL)
+        return (struct ms_range){0};
+    if (recorded->allocation_id != allocation->id || recorded->address < allocation->address)
+        return (struct ms_range){extent->begin, extent->end};
+    const size_t begin = ms_offset(allocation, recorded->address);
+    return (struct ms_range){begin < extent->begin ? begin : extent->begin,
+                             begin + recorded->before.bytes};
+}
+
+/*
+ * Fills files before launches with an input are replayed: the input may have the same bytes, and
+ * gets them from here. Leaves the blocks that these launches write, because a launch can only run
+ * in its place if nothing else is in memory there.
+ */
+static CUresult send_files_first(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    bool is_any = false;
+    CUresult result = CUDA_SUCCESS;
+    struct ms_extent extent;
+    for (size_t at = begin;
+         result == CUDA_SUCCESS &&
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
+        const struct ms_range block = block_with_input(allocation, &extent);
+        if (block.begin >= block.end)
+            continue;
+        is_any = true;
+        result = send_files(allocation, begin, block.begin);
+        begin = block.end > begin ? block.end : begin;
+    }
+    return is_any && result == CUDA_SUCCESS ? send_files(allocation, begin, end) : result;
 }
 
 /* A recorded launch that can run at its own place for a part of its output, [begin, end) of the
@@ -494,7 +571,7 @@ static CUresult replay_range(struct ms_allocation *allocation, size_t begin, siz
 static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct in_place run;
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = send_files_first(allocation, begin, end);
     while (result == CUDA_SUCCESS && begin < end && find_in_place(allocation, begin, end, &run)) {
         result = replay_in_place(allocation, &run);
         if (result == CUDA_SUCCESS)

@@ -16,6 +16,7 @@
 #include "runtime/order/examining.h"
 #include "runtime/order/order.h"
 #include <stdatomic.h>
+#include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"
@@ -706,6 +707,65 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_result_in_place_stays_when_what_
     CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_SUCCESS);
     CHECK_EQ(launches, 3);
     check_made(0, LAUNCHED_BYTES);
+}
+
+/* The kernel sets the first half of the allocation, and has read a block of these bytes, which is
+ * gone. */
+static struct ms_recorded_launch *launch_half(const struct ms_content *read)
+{
+    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
+    recorded->launch = record_call(SET_HALF);
+    recorded->only_writes = true;
+    recorded->allocation_id = allocation->id;
+    recorded->address = allocation->address;
+    recorded->context = FAKE_CONTEXT;
+    recorded->depth = recorded->input_depth = 1;
+    recorded->input = calloc(1, sizeof(*recorded->input));
+    recorded->input->address = allocation->address + ((uint64_t)1 << 40);
+    CHECK(ms_lineage_init(&recorded->before, LAUNCHED_BYTES / 2));
+    CHECK(ms_lineage_init(&recorded->input->lineage, LAUNCHED_BYTES / 2));
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, LAUNCHED_BYTES / 2, read));
+    set(0, LAUNCHED / 2, &(struct ms_content){.kind = MS_LAUNCHED, .recorded = recorded});
+    return recorded;
+}
+
+static uint64_t sent_by(size_t begin, size_t behind)
+{
+    const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+    CHECK_EQ(run(MS_NEED_READ, begin, behind), CUDA_SUCCESS);
+    return ms_counter_get(MS_COUNT_H2D_BYTES) - before;
+}
+
+MS_TEST(a_file_comes_before_a_launch_that_has_read_the_same_bytes)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", LAUNCHED_BYTES / 2);
+    const struct ms_content of_file = {.kind = MS_SOURCE, .source = file.source};
+    start_filled();
+    launch_half(&of_file);
+    set(LAUNCHED / 2, LAUNCHED, &of_file);
+    CHECK_EQ(sent_by(0, LAUNCHED_BYTES), LAUNCHED_BYTES / 2);
+    check_made(0, LAUNCHED_BYTES / 2);
+    CHECK_BYTES((void *)(uintptr_t)(allocation->address + LAUNCHED_BYTES / 2), file.data,
+                LAUNCHED_BYTES / 2);
+}
+
+/* With that in memory, the launch could not run in its place. */
+MS_TEST(a_file_within_the_block_of_a_launch_comes_after)
+{
+    enum { FROM = LAUNCHED / 4, TO = LAUNCHED / 4 + 4 };
+    static struct test_file file;
+    make_test_file(&file, "/tmp", LAUNCHED_BYTES);
+    const struct ms_content of_file = {.kind = MS_SOURCE, .source = file.source};
+    start_filled();
+    launch_half(&bytes_fill)->only_writes = false;
+    set(FROM, TO, &of_file);
+    CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_SUCCESS);
+    CHECK_EQ(launches, 1);
+    check_made(0, FROM * FAKE_GRANULE);
+    CHECK_BYTES((void *)(uintptr_t)(allocation->address + FROM * FAKE_GRANULE), file.data,
+                (TO - FROM) * FAKE_GRANULE);
+    check_made(TO * FAKE_GRANULE, LAUNCHED_BYTES / 2);
 }
 
 /* Somebody has written there since, and it is nowhere else. */
