@@ -94,7 +94,7 @@ def allocation_text(value):
     parts = f"{int(blocks['all']['count'])} blocks" if own["is_carved"] else "one block"
     return (f"allocation {int(value['id'])} at {int(value['address']):#x}, {size_text(value['bytes'])}, "
             f"device {int(value['device'])}, {parts}, {size_text(own['lineage']['deferred_bytes'])} deferred, "
-            f"{size_text(own['backing']['backed_bytes'])} backed{', claimed' if own['claimed'] else ''}")
+            f"{size_text(own['backing']['backed_bytes'])} backed{', claimed' if own['claimed_by'] else ''}")
 
 
 class Allocation(Printer):
@@ -135,7 +135,7 @@ class Command(gdb.Command):
         what, _, rest = argument.partition(" ")
         if what in ("allocations", "claims") and not rest:
             for allocation in all_allocations():
-                if what == "allocations" or inside(allocation)["claimed"]:
+                if what == "allocations" or inside(allocation)["claimed_by"]:
                     print(allocation_text(allocation))
         elif what == "lineage" and rest:
             value = gdb.parse_and_eval(rest)
