@@ -23,6 +23,7 @@ import metashard_dry_failure as failure  # noqa: E402
 import metashard_dry_generation as generation  # noqa: E402
 from metashard import dry_run, dry_run_answer, dry_run_page, dry_run_store  # noqa: E402
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from processes import is_there  # noqa: E402
 from tap import end, equal  # noqa: E402
 
 GIB = 1 << 30
@@ -261,14 +262,6 @@ def pid_in(path):
         time.sleep(0.02)
     with open(path, encoding="ascii") as file:
         return int(file.read())
-
-
-def is_there(process):
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def check_stopped(folder):

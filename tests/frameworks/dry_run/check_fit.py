@@ -19,6 +19,7 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), 
 sys.path.insert(0, PACKAGE)
 from metashard import dry_run, fit, fit_run, fit_search  # noqa: E402
 sys.path.insert(0, os.path.join(HERE, "..", "..", "harness"))
+from processes import is_there  # noqa: E402
 from tap import end, equal  # noqa: E402
 
 GIB = 1 << 30
@@ -162,14 +163,6 @@ def check_places():
 
 
 # --- what does not end by itself
-
-def is_there(process):
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
 
 def written(path):
     """The numbers in a file, as soon as they are there."""
