@@ -44,10 +44,11 @@ struct ms_allocation {
     uint64_t id;          /* unique in the process, never reused */
     struct ms_pool *pool; /* the pool that these bytes count in; NULL: cuMemAlloc */
     CUdevice device;
-    size_t granule, granule_bytes; /* granule_bytes: whole granules, so it may exceed bytes */
-    bool is_programs;              /* the program has reserved the addresses (backing.h) */
+    /* The flags fill a hole: 8 bytes more, and the heap takes its next size. */
+    bool is_programs;  /* the program has reserved the addresses (backing.h) */
     bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
     bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
+    size_t granule, granule_bytes; /* granule_bytes: whole granules, so it may exceed bytes */
 
     struct ms_notes notes;
 
