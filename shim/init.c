@@ -35,7 +35,7 @@ static bool has_begun; /* atomic: the program's cuInit has arrived here */
 static bool is_driver_used(void)
 {
     int count;
-    return ms_real_is_loaded() && ms_real_load(NULL) &&
+    return ms_image_is_loaded("libcuda.so") && ms_real_load(NULL) &&
            MS_REAL(cuDeviceGetCount)(&count) != CUDA_ERROR_NOT_INITIALIZED;
 }
 

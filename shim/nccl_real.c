@@ -140,7 +140,9 @@ static const struct ms_nccl *find_for(const void *return_address)
 void ms_nccl_prepare_detection(void)
 {
     char path[MAX_PATH];
-    void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    void *torch = ms_image_is_loaded("libtorch_cuda.so")
+                      ? dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD)
+                      : NULL;
     if (torch == NULL)
         return;
     /* Only a PyTorch with NCCL has this function. */

@@ -104,12 +104,9 @@ void ms_observer_prepare(bool is_pooled)
     if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH)
         return;
     ms_nccl_prepare_detection();
-    if (is_pooled || atomic_load_explicit(&has_reported, memory_order_relaxed))
+    if (is_pooled || atomic_load_explicit(&has_reported, memory_order_relaxed) ||
+        !ms_image_is_loaded("libc10_cuda.so"))
         return;
-    void *library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == NULL)
-        return;
-    dlclose(library);
     ms_log(MS_WARN,
            "this PyTorch does not report the blocks of its allocator: whole allocations are "
            "materialised where a block would do");

@@ -87,6 +87,22 @@ struct ms_image ms_image_of(const void *address)
     return dl_iterate_phdr(find_image, &search) != 0 ? found : (struct ms_image){0, 0};
 }
 
+static bool names_library(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    return strncmp(slash != NULL ? slash + 1 : path, name, strlen(name)) == 0;
+}
+
+static int is_named(struct dl_phdr_info *info, __attribute__((unused)) size_t size, void *name)
+{
+    return names_library(info->dlpi_name, name);
+}
+
+bool ms_image_is_loaded(const char *name)
+{
+    return dl_iterate_phdr(is_named, (void *)name) != 0;
+}
+
 /* --- the driver */
 
 /* The driver's handle; NULL: not loaded. It stays open: pointers into the driver are in use.
@@ -94,18 +110,13 @@ struct ms_image ms_image_of(const void *address)
 static void *_Atomic driver;
 static _Atomic uintptr_t driver_begin, driver_end; /* 0: not looked up yet */
 
-static bool is_driver_file(const char *path)
-{
-    const char *name = strrchr(path, '/');
-    return strncmp(name != NULL ? name + 1 : path, "libcuda.so", 10) == 0;
-}
-
 static void *handle_of(const void *address)
 {
     if (address == NULL)
         return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     Dl_info info;
-    if (dladdr(address, &info) == 0 || info.dli_fname == NULL || !is_driver_file(info.dli_fname))
+    if (dladdr(address, &info) == 0 || info.dli_fname == NULL ||
+        !names_library(info.dli_fname, "libcuda.so"))
         return NULL;
     return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 }
@@ -140,17 +151,6 @@ static void find_driver_image(void)
         handle != NULL ? ms_image_of(look_up(handle, MS_ENTRY_cuInit)) : (struct ms_image){0, 0};
     atomic_store(&driver_end, image.end);
     atomic_store(&driver_begin, image.begin);
-}
-
-static int is_of_driver(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
-                        __attribute__((unused)) void *context)
-{
-    return is_driver_file(info->dlpi_name);
-}
-
-bool ms_real_is_loaded(void)
-{
-    return dl_iterate_phdr(is_of_driver, NULL) != 0;
 }
 
 void *ms_real_handle(void)

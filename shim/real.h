@@ -35,9 +35,6 @@ void ms_find_next_dlvsym(void);
  * if address is NULL. Changes nothing if the driver is known. Returns true if it is known now. */
 bool ms_real_load(const void *address);
 
-/* True if a libcuda is loaded. Searches no files, as the loader would if none is loaded. */
-bool ms_real_is_loaded(void);
-
 /* The loader's handle of the driver. Requires that the driver is known. */
 void *ms_real_handle(void);
 
@@ -49,6 +46,10 @@ struct ms_image {
     uintptr_t begin, end;
 };
 struct ms_image ms_image_of(const void *address);
+
+/* True if a library is loaded whose file's name begins so. Searches no files: for a library that is
+ * not loaded, dlopen with RTLD_NOLOAD looks into each folder of the search path. */
+bool ms_image_is_loaded(const char *name);
 
 /* True for an address in this library, such as an answer of a lookup. */
 bool ms_is_own(const void *address);

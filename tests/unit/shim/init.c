@@ -113,8 +113,9 @@ bool ms_libc_is_before(const char *name)
     return before_has != NULL && strcmp(name, before_has) == 0;
 }
 
-bool ms_real_is_loaded(void)
+bool ms_image_is_loaded(const char *name)
 {
+    CHECK(strcmp(name, "libcuda.so") == 0);
     return is_loaded;
 }
 

@@ -83,6 +83,12 @@ struct ms_image ms_image_of(const void *address)
     return (struct ms_image){(uintptr_t)library->code, (uintptr_t)library->code + CODE};
 }
 
+bool ms_image_is_loaded(const char *name)
+{
+    CHECK(strcmp(name, "libtorch_cuda.so") == 0);
+    return torch_is_loaded;
+}
+
 WRAPS(dlopen, dlclose, dladdr, dladdr1, dl_iterate_phdr);
 
 void *__wrap_dlopen(const char *path, int flags)
@@ -90,8 +96,9 @@ void *__wrap_dlopen(const char *path, int flags)
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD); /* nothing is loaded */
     CHECK(path[0] != '\0');                   /* that would be the program */
     if (strcmp(path, "libtorch_cuda.so") == 0) {
-        opened += torch_is_loaded;
-        return torch_is_loaded ? &torch : NULL;
+        CHECK(torch_is_loaded); /* else the loader searches the files for it */
+        opened++;
+        return &torch;
     }
     for (int i = 0; i < LIBRARIES; i++) {
         if (libraries[i].path != NULL && strcmp(libraries[i].path, path) == 0) {

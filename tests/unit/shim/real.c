@@ -139,11 +139,15 @@ STORY_AFTER(start, the_next_dlvsym_may_be_libcs, has_next = false, ms_find_next_
 
 MS_TEST_AFTER(start, a_libcuda_that_is_loaded_is_known_by_its_name)
 {
-    CHECK(!ms_real_is_loaded());
+    CHECK(!ms_image_is_loaded("libcuda.so"));
     listed = "/opt/libcuda.so.1";
-    CHECK(ms_real_is_loaded());
+    CHECK(ms_image_is_loaded("libcuda.so"));
+    listed = "libcuda.so.1";
+    CHECK(ms_image_is_loaded("libcuda.so"));
     listed = "/opt/libcudart.so.13";
-    CHECK(!ms_real_is_loaded());
+    CHECK(!ms_image_is_loaded("libcuda.so"));
+    listed = "/opt/libcuda.so/libother.so";
+    CHECK(!ms_image_is_loaded("libcuda.so"));
     CHECK_EQ(asked, 0);
 }
 
