@@ -698,10 +698,86 @@ static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, si
     return result;
 }
 
+/* --- places that wait for bytes of a file or a snapshot */
+
+/* With a plan, only bytes that this rank keeps. Never launches, which would write their whole
+ * block. */
+static bool fills_granule(const struct ms_content *content)
+{
+    const bool is_kept =
+        content->locality == MS_LOCAL || (content->locality == MS_UNKNOWN && !ms_shard_is_active());
+    return is_kept &&
+           (content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_PARKED);
+}
+
+/* True if the extent of `to` still waits for these bytes: the program has not written there since,
+ * and there is room. */
+static bool still_waits(const struct ms_allocation *to, const struct ms_extent *extent,
+                        const struct ms_loaded_place *waiting)
+{
+    const struct ms_content *content = &extent->content;
+    const uint64_t offset = waiting->offset + (extent->begin - ms_offset(to, waiting->address));
+    return content->kind == MS_SOURCE && content->source == waiting->source &&
+           content->source_offset == offset && !content->cached && !content->is_in_sequence &&
+           fills_granule(content) && ms_materialise_has_room(extent->end - extent->begin);
+}
+
+/* The allocation at an address, which MS_CLAIMED *claimed_out lets go: `own`, which the caller has
+ * claimed, or another. NULL: there is none, or another thread works on it. */
+static struct ms_allocation *find_beside(struct ms_allocation *own, CUdeviceptr address,
+                                         struct ms_allocation **claimed_out)
+{
+    const bool is_own = address - own->address < own->bytes;
+    *claimed_out = is_own ? NULL : ms_space_try_claim(address);
+    return is_own ? own : *claimed_out;
+}
+
+/* find_beside, for a place that waits. NULL also if the allocation is of another context. */
+static struct ms_allocation *find_place(struct ms_allocation *own, CUdeviceptr address,
+                                        struct ms_allocation **claimed_out)
+{
+    struct ms_allocation *to = find_beside(own, address, claimed_out);
+    return to != NULL && to->context == own->context ? to : NULL;
+}
+
+/* Sends the bytes to a place that waits for them. Leaves the place if another thread works on it,
+ * and where the bytes cannot be sent. */
+static void bring_place(struct ms_allocation *claimed, const struct ms_loaded_place *waiting)
+{
+    MS_CLAIMED struct ms_allocation *other;
+    struct ms_allocation *to = find_place(claimed, waiting->address, &other);
+    if (to == NULL || !ms_fits(to, waiting->address, waiting->bytes))
+        return;
+    const size_t begin = ms_offset(to, waiting->address), end = begin + waiting->bytes;
+    struct ms_extent extent;
+    for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
+        if (still_waits(to, &extent, waiting))
+            ms_materialise(to, extent.begin, extent.end, MS_NEED_LOAD);
+    }
+}
+
+/* A launch takes bytes of a source, and nothing has them afterwards: the bytes go to a place first
+ * that keeps them, because that place would have them sent once more. `address`: where the launch
+ * had them. */
+static void bring_waiting(struct ms_allocation *claimed, const struct ms_extent *extent,
+                          CUdeviceptr address)
+{
+    const struct ms_content *content = &extent->content;
+    const struct ms_loaded_place place = {content->source, content->source_offset,
+                                          extent->end - extent->begin, address};
+    const bool is_perhaps_waiting = ms_content_file(content) != NULL
+                                        ? place.bytes >= MS_LOADED_LEAST
+                                        : ms_host_snapshot_is_shared(content->source);
+    struct ms_loaded_place waiting;
+    while (is_perhaps_waiting && ms_loaded_take_waiting(&place, &waiting))
+        bring_place(claimed, &waiting);
+}
+
 /* --- inputs of recorded launches */
 
+/* `address`: where the bytes lay. */
 static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_lineage *lineage,
-                             size_t begin, size_t end);
+                             CUdeviceptr address, size_t begin, size_t end);
 
 /* Makes undefined bytes zero, because bytes that a launch has loaded must stay the same
  * (replay.c). */
@@ -753,9 +829,8 @@ static bool bring_block(struct ms_allocation *claimed, const struct ms_recorded_
                         struct ms_range needed)
 {
     const struct ms_launch_input *input = recorded->input;
-    const bool is_own = input->allocation_id == claimed->id;
-    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(input->address);
-    struct ms_allocation *allocation = is_own ? claimed : other;
+    MS_CLAIMED struct ms_allocation *other;
+    struct ms_allocation *allocation = find_beside(claimed, input->address, &other);
     if (allocation == NULL || !ms_replay_holds_input(allocation, recorded, needed))
         return false;
     const size_t begin = ms_offset(allocation, input->address) + needed.begin;
@@ -771,22 +846,25 @@ static void bring_of_launch(struct ms_allocation *claimed, struct ms_recorded_la
                             size_t begin, size_t end)
 {
     ms_counted_take(&recorded->counted); /* nothing else may refer to the launch afterwards */
-    bring_of_lineage(claimed, &recorded->before, begin, end);
+    bring_of_lineage(claimed, &recorded->before, recorded->address, begin, end);
     if (recorded->input != NULL) {
         const struct ms_range needed = ms_replay_needed(recorded, begin, end);
         if (needs_sources(&recorded->input->lineage, needed.begin, needed.end) &&
             !bring_block(claimed, recorded, needed))
-            bring_of_lineage(claimed, &recorded->input->lineage, needed.begin, needed.end);
+            bring_of_lineage(claimed, &recorded->input->lineage, recorded->input->address,
+                             needed.begin, needed.end);
     }
     ms_recorded_launch_drop(recorded);
 }
 
 static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_lineage *lineage,
-                             size_t begin, size_t end)
+                             CUdeviceptr address, size_t begin, size_t end)
 {
     struct ms_extent extent;
     while (ms_lineage_next(lineage, &begin, end, &extent)) {
         const size_t offset = extent.content.source_offset;
+        if (extent.content.kind == MS_SOURCE)
+            bring_waiting(claimed, &extent, address + extent.begin);
         if (extent.content.kind == MS_LAUNCHED)
             bring_of_launch(claimed, extent.content.recorded, offset,
                             offset + (extent.end - extent.begin));
@@ -865,17 +943,7 @@ static void extend_window(const struct ms_allocation *allocation)
         ms_window_extend();
 }
 
-/* With a plan, only bytes that this rank keeps. Never launches, which would write their whole
- * block. */
-static bool fills_granule(const struct ms_content *content)
-{
-    const bool is_kept =
-        content->locality == MS_LOCAL || (content->locality == MS_UNKNOWN && !ms_shard_is_active());
-    return is_kept &&
-           (content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_PARKED);
-}
-
-/* --- places that wait for bytes of a snapshot */
+/* --- handing bytes of a snapshot on */
 
 /* Bytes of a claimed allocation on their way to places that wait. */
 enum { MOST_PLACES = 32 };
@@ -885,25 +953,13 @@ struct hand_over {
     size_t count;
 };
 
-/* The allocation at an address, which MS_CLAIMED *claimed_out lets go. NULL: another thread works
- * on it, or it is of another context. */
-static struct ms_allocation *find_place(const struct hand_over *hand_over, CUdeviceptr address,
-                                        struct ms_allocation **claimed_out)
-{
-    struct ms_allocation *from = hand_over->from;
-    const bool is_own = address - from->address < from->bytes;
-    *claimed_out = is_own ? NULL : ms_space_try_claim(address);
-    struct ms_allocation *to = is_own ? from : *claimed_out;
-    return to != NULL && to->context == from->context ? to : NULL;
-}
-
 /* The granules are filled when all bytes are handed over: the rest of a granule may come, too. */
 static void fill_places(struct hand_over *hand_over)
 {
     for (size_t i = 0; i < hand_over->count; i++) {
         const struct ms_range *place = &hand_over->places[i];
         MS_CLAIMED struct ms_allocation *claimed;
-        struct ms_allocation *to = find_place(hand_over, place->begin, &claimed);
+        struct ms_allocation *to = find_place(hand_over->from, place->begin, &claimed);
         if (to != NULL)
             ms_materialise_granules(to, ms_offset(to, place->begin), ms_offset(to, place->end));
     }
@@ -934,14 +990,10 @@ static void copy_to_place(const struct hand_over *hand_over, const struct ms_ext
     const size_t begin = ms_offset(to, waiting->address), end = begin + waiting->bytes;
     struct ms_extent extent;
     for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
-        const struct ms_content *content = &extent.content;
-        const uint64_t offset = waiting->offset + (extent.begin - begin);
-        if (content->kind == MS_SOURCE && content->source == waiting->source &&
-            content->source_offset == offset && !content->cached && !content->is_in_sequence &&
-            fills_granule(content) && ms_materialise_has_room(extent.end - extent.begin))
+        if (still_waits(to, &extent, waiting))
             ms_materialise_copied(to, extent.begin, extent.end,
                                   hand_over->from->address + from->begin +
-                                      (offset - from->content.source_offset));
+                                      (extent.content.source_offset - from->content.source_offset));
     }
 }
 
@@ -949,7 +1001,7 @@ static void hand_over_to(struct hand_over *hand_over, const struct ms_extent *fr
                          const struct ms_loaded_place *waiting)
 {
     MS_CLAIMED struct ms_allocation *claimed;
-    struct ms_allocation *to = find_place(hand_over, waiting->address, &claimed);
+    struct ms_allocation *to = find_place(hand_over->from, waiting->address, &claimed);
     if (to == NULL || !ms_fits(to, waiting->address, waiting->bytes))
         return;
     copy_to_place(hand_over, from, to, waiting);

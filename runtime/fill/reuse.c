@@ -168,7 +168,7 @@ static void add_result(const struct ms_copied *copied)
                                           copied->copy->id});
 }
 
-/* Both places wait for the same bytes of a snapshot. */
+/* Both places wait for the same bytes of a source. */
 static void note_waiting(const struct ms_copied *copied)
 {
     struct ms_loaded_place place = {copied->content->source, copied->content->source_offset,
@@ -207,6 +207,8 @@ bool ms_reuse_note(const struct ms_copied *copied)
     if (copy == NULL)
         return is_again(&note);
     add(&note);
+    if (copied->bytes >= MS_LOADED_LEAST)
+        note_waiting(copied);
     add_dependent(&(struct dependent){note.address, copied->bytes, copy->address + copied->to,
                                       copied->bytes, copy->id});
     return false;

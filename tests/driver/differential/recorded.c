@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recorded launches, and bytes that were read and could be played again. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,62 @@ SCENARIO(other_columns)
     OK(copy_columns(two + 2 * MIB, two, PITCH, WIDTH, WIDTH, 512));
     OK(copy_columns(two + 3 * MIB, two, 100, 3, 10, 1024));
     print_bytes("columns beside themselves", two, 4 * MIB);
+}
+
+/* The program changes a block, or the copy of the block, in place before it reads either. */
+static void change(CUdeviceptr block, bool is_copy_changed)
+{
+    const CUdeviceptr copy = allocate(8 * MIB);
+    OK(cuMemcpyDtoD(copy, block, 8 * MIB));
+    fill((is_copy_changed ? copy : block) + MIB, 5, MIB);
+    print_bytes("the changed one", is_copy_changed ? copy : block, 8 * MIB);
+    print_bytes("the other one", is_copy_changed ? block : copy, 8 * MIB);
+}
+
+/* A new block with distinct bytes of the host, which are in no file. */
+static CUdeviceptr load_host(size_t bytes)
+{
+    const CUdeviceptr block = allocate(bytes);
+    uint32_t *words = malloc(bytes);
+    for (size_t i = 0; i < bytes / 4; i++)
+        words[i] = (uint32_t)i * 2654435761u;
+    OK(cuMemcpyHtoD(block, words, bytes));
+    free(words);
+    return block;
+}
+
+SCENARIO(changed_block_of_a_file)
+{
+    change(load_file(8 * MIB), false);
+}
+
+SCENARIO(changed_copy_of_a_file)
+{
+    change(load_file(8 * MIB), true);
+}
+
+SCENARIO(changed_block_of_host_bytes)
+{
+    change(load_host(8 * MIB), false);
+}
+
+SCENARIO(changed_copy_of_host_bytes)
+{
+    change(load_host(8 * MIB), true);
+}
+
+/* Three blocks have the same bytes; two launches lie on one of them. */
+SCENARIO(changed_twice)
+{
+    const CUdeviceptr block = load_file(8 * MIB), first = allocate(8 * MIB),
+                      second = allocate(8 * MIB);
+    OK(cuMemcpyDtoD(first, block, 8 * MIB));
+    OK(cuMemcpyDtoD(second, first, 8 * MIB));
+    fill(block + MIB, 5, MIB);
+    fill(block + 3 * MIB, 7, MIB);
+    print_bytes("changed twice", block, 8 * MIB);
+    print_bytes("the last copy", second, 8 * MIB);
+    print_bytes("the first copy", first, 8 * MIB);
 }
 
 /* Rows that fit, but not twice: there is no room to play them all at once. */

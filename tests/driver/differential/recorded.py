@@ -22,6 +22,11 @@ def recorded(test):
                dump["backed_bytes_peak"] <= 4 << 20 and dump["h2d_bytes"] <= 4 << 20, dump)
     for settings in ({}, SLOW, {"METASHARD_MIN_BYTES": "1"}):
         test.both("other_columns", settings)
+    for scenario in ("changed_block_of_a_file", "changed_copy_of_a_file", "changed_block_of_host_bytes",
+                     "changed_copy_of_host_bytes", "changed_twice"):
+        _, dump = test.both(scenario)
+        test.check(f"{scenario}: the launches were recorded, and the bytes sent once",
+                   dump["recorded_launches"] == 1 + (scenario == "changed_twice") and dump["h2d_bytes"] <= 8 << 20, dump)
     test.both("little_room", SMALL, alone={})
     _, dump = test.both("moved_twice")
     test.check("launches on moved bytes were recorded", dump["recorded_launches"] == 3, dump)
