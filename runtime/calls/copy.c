@@ -111,9 +111,9 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
         return result;
     ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
     result = ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
-    if (content->is_shadowed && result == CUDA_SUCCESS)
-        ms_compare_copy(copy->source, from, bytes, copy->destination_address + at,
-                        is_on_device_of_source(copy), copy->stream);
+    if (result == CUDA_SUCCESS)
+        ms_compare_copy(copy->source, &(struct ms_extent){from, from + bytes, *content},
+                        copy->destination_address + at, is_on_device_of_source(copy), copy->stream);
     return result;
 }
 
@@ -153,14 +153,14 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     if (content->locality == MS_REMOTE && ms_shard_enforces())
         return ms_placement_query_read_remote(copy->source, from, from + bytes);
     ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
-    ms_reuse_note(
-        &(struct ms_copied){content, copy->source, from, copy->destination, copy->to + at, bytes});
-    struct ms_content moved = ms_content_move(content, from, copy->to + at);
-    /* Parked bytes have arrived: this copies them on. */
-    moved.is_in_sequence = copy->sequence != NULL && content->kind != MS_PARKED;
-    moved.is_shadowed =
-        ms_verifies() && ms_shadow_copy(copy->destination, copy->to + at, copy->source, from, bytes,
-                                        content, copy->stream);
+    const struct ms_copied copied = {content,           copy->source,  from,
+                                     copy->destination, copy->to + at, bytes};
+    ms_reuse_note(&copied);
+    struct ms_content moved = ms_content_move(content, from, copied.to);
+    if (copy->sequence != NULL)
+        ms_content_set_in_sequence(&moved);
+    if (ms_verifies())
+        ms_shadow_copy(&copied, &moved, copy->stream);
     return set_content(copy, at, bytes, &moved);
 }
 
@@ -195,9 +195,8 @@ static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
     extent->content.pattern = 0;
-    extent->content.is_shadowed =
-        ms_verifies() && ms_shadow_write(copy->source, extent->begin, extent->end, &extent->content,
-                                         NULL, copy->stream);
+    if (ms_verifies())
+        ms_shadow_write(copy->source, extent, NULL, copy->stream);
     return ms_bytes_set(copy->source, extent->begin, extent->end, &extent->content);
 }
 

@@ -235,7 +235,8 @@ static bool set_launched(const struct ms_part *out, const struct ms_part *in,
                          struct ms_recorded_launch *recorded, CUstream stream)
 {
     struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
-    launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
+    if (ms_verifies())
+        ms_shadow_launch(out, in, &launched, stream);
     if (ms_bytes_set(out->allocation, out->begin, out->end, &launched) != CUDA_SUCCESS)
         return false;
     if (in != NULL)

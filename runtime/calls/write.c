@@ -54,12 +54,12 @@ CUresult ms_write_prepare(struct ms_allocation *allocation, size_t begin, size_t
 
 /* Compares the written bytes with the program's buffer, because they came from where the shim had
  * found them. */
-static void verify(struct ms_allocation *allocation, size_t begin, size_t end,
-                   const struct ms_content *content, const void *host, CUstream stream)
+static void verify(struct ms_allocation *allocation, struct ms_extent *part, const void *host,
+                   CUstream stream)
 {
-    if (ms_shadow_write(allocation, begin, end, content, host, stream))
-        ms_compare_copy(allocation, begin, end - begin, allocation->address + begin, true, stream);
-    ms_shadow_trim(allocation, begin, end);
+    ms_shadow_write(allocation, part, host, stream);
+    ms_compare_copy(allocation, part, allocation->address + part->begin, true, stream);
+    ms_shadow_trim(allocation, part->begin, part->end);
 }
 
 /*
@@ -80,19 +80,19 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const size_t from = old[i].begin, to = old[i].end;
         const unsigned char *bytes = host != NULL ? host + (from - begin) : NULL;
-        struct ms_content part = *content;
-        part.source_offset += from - begin;
+        struct ms_extent part = {from, to, *content};
+        part.content.source_offset += from - begin;
         if (!ms_content_is_present(&old[i].content)) {
-            part.is_shadowed =
-                ms_verifies() && ms_shadow_write(allocation, from, to, &part, bytes, stream);
-            result = ms_bytes_set(allocation, from, to, &part);
+            if (ms_verifies())
+                ms_shadow_write(allocation, &part, bytes, stream);
+            result = ms_bytes_set(allocation, from, to, &part.content);
             continue;
         }
         result = ms_materialise(allocation, from, to, MS_NEED_READ_WRITE);
         if (result == CUDA_SUCCESS)
-            result = ms_replay(&part, from, allocation->address + from, to - from, stream);
+            result = ms_replay(&part.content, from, allocation->address + from, to - from, stream);
         if (ms_verifies() && bytes != NULL && result == CUDA_SUCCESS)
-            verify(allocation, from, to, &part, bytes, stream);
+            verify(allocation, &part, bytes, stream);
     }
     ms_lineage_free_copy(old, count);
     if (result == CUDA_SUCCESS)

@@ -196,11 +196,6 @@ static void report(const struct ms_allocation *allocation, struct ms_range range
     ms_publish_event(MS_EVENT_DIFFER, allocation, extent.begin, found->count, lineage);
 }
 
-static void forget(struct ms_content *content)
-{
-    content->is_shadowed = false;
-}
-
 /* pair->memory is the range of the allocation, or a copy of that range. */
 static void compare(struct ms_allocation *allocation, struct ms_range range,
                     const struct pair *pair, bool is_plain)
@@ -222,7 +217,7 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
     if (result == CUDA_SUCCESS && found.count > 0) {
         ms_counter_add(MS_COUNT_VERIFY_DIFFER, 1);
         report(allocation, range, pair, &found, stream);
-        ms_bytes_change(allocation, &range, 1, forget);
+        ms_bytes_change(allocation, &range, 1, ms_content_forget_shadow);
     }
     ms_driver_leave(&scope);
 }
@@ -254,12 +249,12 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
     compare_range(allocation, run);
 }
 
-void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
+void ms_compare_copy(struct ms_allocation *from, const struct ms_extent *extent, CUdeviceptr copy,
                      bool is_plain, CUstream stream)
 {
-    const struct pair pair = {copy, ms_shadow_address(from, from_at), bytes};
-    const struct ms_range range = {from_at, from_at + bytes};
-    if (ms_shadow_wait(stream) == CUDA_SUCCESS)
+    const struct ms_range range = {extent->begin, extent->end};
+    const struct pair pair = {copy, ms_shadow_address(from, range.begin), range.end - range.begin};
+    if (extent->content.is_shadowed && ms_shadow_wait(stream) == CUDA_SUCCESS)
         compare(from, range, &pair, is_plain);
 }
 

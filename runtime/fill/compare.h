@@ -16,9 +16,10 @@
 enum ms_compared { MS_COMPARE_CACHED, MS_COMPARE_REPLAYED };
 void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum ms_compared what);
 
-/* A replay has copied bytes from from_at of a claimed allocation to the address `copy`, in stream:
- * compares the copy with the shadow. If is_plain is false, `copy` may be any kind of memory. */
-void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
+/* A replay has copied an extent of a claimed allocation to the address `copy`, in stream: compares
+ * the copy with the shadow, if the extent has one. If is_plain is false, `copy` may be any kind of
+ * memory. */
+void ms_compare_copy(struct ms_allocation *from, const struct ms_extent *extent, CUdeviceptr copy,
                      bool is_plain, CUstream stream);
 
 /* True if the bytes at two addresses of device memory are equal. Waits for stream, whose context

@@ -718,7 +718,8 @@ static bool still_waits(const struct ms_allocation *to, const struct ms_extent *
     const struct ms_content *content = &extent->content;
     const uint64_t offset = waiting->offset + (extent->begin - ms_offset(to, waiting->address));
     return content->kind == MS_SOURCE && content->source == waiting->source &&
-           content->source_offset == offset && !content->cached && !content->is_in_sequence &&
+           content->source_offset == offset &&
+           (ms_content_states(content) & (MS_CACHED | MS_IN_SEQUENCE)) == 0 &&
            fills_granule(content) && ms_materialise_has_room(extent->end - extent->begin);
 }
 

@@ -312,11 +312,6 @@ static bool has_remote_granule(const struct ms_allocation *allocation, const str
     return is_found;
 }
 
-static void set_missing(struct ms_content *content)
-{
-    content->cached = false;
-}
-
 /* Frees a chunk that has remote granules, as a whole: the prefetch reads this rank's bytes of it
  * again. Marks its bytes as missing first, because the plan is asked only about missing bytes. */
 static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range chunk)
@@ -325,7 +320,7 @@ static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range 
     struct ms_ranges cached = {0};
     size_t freed = 0;
     if (list_cached(allocation, &range, &cached) &&
-        ms_bytes_change(allocation, &range, 1, set_missing) == CUDA_SUCCESS) {
+        ms_bytes_change(allocation, &range, 1, ms_content_set_missing) == CUDA_SUCCESS) {
         ms_placement_query(allocation, range.begin, range.end);
         if (has_remote_granule(allocation, &range))
             freed =

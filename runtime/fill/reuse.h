@@ -30,7 +30,7 @@ struct ms_copied {
     const struct ms_content *content;   /* of the first byte in the source; deferred */
     const struct ms_allocation *source; /* NULL: a recorded launch */
     size_t from;
-    const struct ms_allocation *copy; /* NULL: the bytes are sent to the copy at once */
+    struct ms_allocation *copy; /* NULL: the bytes are sent to the copy at once */
     size_t to, bytes;
 };
 

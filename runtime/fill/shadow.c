@@ -5,8 +5,10 @@
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/bytes.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 
@@ -68,47 +70,48 @@ CUresult ms_shadow_wait(CUstream stream)
     return result;
 }
 
-/* Waits for the queued work, also after a failure, and undoes `enter`. */
-static bool finish(const struct ms_driver_scope *scope, bool is_queued, CUresult result,
-                   size_t bytes, CUstream stream)
+/* Waits for the queued work, also after a failure, marks the content, and undoes `enter`. */
+static void finish(const struct ms_driver_scope *scope, bool is_queued, CUresult result,
+                   size_t bytes, CUstream stream, struct ms_content *content)
 {
     const CUresult waited = is_queued ? ms_shadow_wait(stream) : CUDA_SUCCESS;
-    const bool is_done = result == CUDA_SUCCESS && waited == CUDA_SUCCESS;
+    content->is_shadowed = result == CUDA_SUCCESS && waited == CUDA_SUCCESS;
     ms_driver_leave(scope);
-    if (!is_done)
+    if (!content->is_shadowed)
         count_left_out(bytes);
-    return is_done;
 }
 
-bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
-                     const struct ms_content *content, const void *host, CUstream stream)
+void ms_shadow_write(struct ms_allocation *allocation, struct ms_extent *written, const void *host,
+                     CUstream stream)
 {
     struct ms_driver_scope scope;
-    const size_t bytes = end - begin;
+    const size_t begin = written->begin, bytes = written->end - begin;
     if (!enter(&scope))
-        return false;
-    const bool has_memory = cover(allocation, begin, end);
+        return;
+    const bool has_memory = cover(allocation, begin, written->end);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     const CUdeviceptr address = ms_shadow_address(allocation, begin);
     if (has_memory)
         result = host != NULL ? ms_driver.memcpy_htod_async(address, host, bytes, stream)
-                              : ms_replay(content, begin, address, bytes, stream);
-    return finish(&scope, has_memory, result, bytes, stream);
+                              : ms_replay(&written->content, begin, address, bytes, stream);
+    finish(&scope, has_memory, result, bytes, stream, &written->content);
 }
 
-bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allocation *from,
-                    size_t from_at, size_t bytes, const struct ms_content *content, CUstream stream)
+void ms_shadow_copy(const struct ms_copied *copied, struct ms_content *moved, CUstream stream)
 {
     struct ms_driver_scope scope;
+    const size_t to = copied->to, bytes = copied->bytes;
     if (!enter(&scope))
-        return false;
-    const bool has_memory =
-        content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes);
+        return;
+    const bool has_memory = copied->content->is_shadowed &&
+                            copied->copy->device == copied->source->device &&
+                            cover(copied->copy, to, to + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (has_memory)
-        result = ms_driver.memcpy_dtod_async(ms_shadow_address(to, to_at),
-                                             ms_shadow_address(from, from_at), bytes, stream);
-    return finish(&scope, has_memory, result, bytes, stream);
+        result = ms_driver.memcpy_dtod_async(ms_shadow_address(copied->copy, to),
+                                             ms_shadow_address(copied->source, copied->from), bytes,
+                                             stream);
+    finish(&scope, has_memory, result, bytes, stream, moved);
 }
 
 /* True if the part's shadow holds what a launch would find. Makes bytes zero that were never
@@ -134,18 +137,18 @@ static uint64_t delta_of(const struct ms_part *part)
     return ms_shadow_address(part->allocation, 0) - part->allocation->address;
 }
 
-bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
-                      const struct ms_launch *launch, CUstream stream)
+void ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
+                      struct ms_content *launched, CUstream stream)
 {
     struct ms_driver_scope scope;
     if (!enter(&scope))
-        return false;
+        return;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (prepare(out, stream) && (in == NULL || prepare(in, stream))) {
         const uint64_t deltas[] = {delta_of(out), delta_of(in != NULL ? in : out)};
-        result = ms_call_run(launch, deltas, stream);
+        result = ms_call_run(launched->recorded->launch, deltas, stream);
     }
-    return finish(&scope, true, result, out->end - out->begin, stream);
+    finish(&scope, true, result, out->end - out->begin, stream, launched);
 }
 
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -158,18 +161,13 @@ void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
     ms_driver_leave(&scope);
 }
 
-static void forget(struct ms_content *content)
-{
-    content->is_shadowed = false;
-}
-
 /* Frees the whole shadow, after marking that no byte has one. */
 static size_t give_up(struct ms_allocation *allocation)
 {
     struct ms_notes *notes = &allocation->notes;
     const size_t freed = notes->shadow != NULL ? notes->shadow->backed_bytes : 0;
-    if (freed == 0 ||
-        ms_bytes_change_range(allocation, 0, allocation->bytes, forget) != CUDA_SUCCESS)
+    if (freed == 0 || ms_bytes_change_range(allocation, 0, allocation->bytes,
+                                            ms_content_forget_shadow) != CUDA_SUCCESS)
         return 0;
     ms_backing_release(notes->shadow);
     ms_heap_free(notes->shadow);

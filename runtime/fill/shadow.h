@@ -20,8 +20,9 @@
 #include <stdbool.h>
 
 #include "runtime/config/config.h"
-#include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
+
+struct ms_copied;
 
 static inline bool ms_verifies(void)
 {
@@ -36,21 +37,19 @@ static inline CUdeviceptr ms_shadow_address(const struct ms_allocation *allocati
 }
 
 /*
- * A write of [begin, end) is recorded as `content`: the bytes at `host`, or a fill if host is NULL.
- * This function, ms_shadow_copy and ms_shadow_launch return true if the written bytes have a shadow
- * now.
+ * A write is about to be recorded: of the bytes at `host`, or a fill if host is NULL. This
+ * function, ms_shadow_copy and ms_shadow_launch mark the new content, which has no mark yet, if the
+ * written bytes have a shadow now.
  */
-bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
-                     const struct ms_content *content, const void *host, CUstream stream);
+void ms_shadow_write(struct ms_allocation *allocation, struct ms_extent *written, const void *host,
+                     CUstream stream);
 
-/* A copy of `content` at from_at of `from` to to_at of `to` is recorded as a move of lineage. */
-bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allocation *from,
-                    size_t from_at, size_t bytes, const struct ms_content *content,
-                    CUstream stream);
+/* A copy (reuse.h) is about to be recorded as a move of lineage. */
+void ms_shadow_copy(const struct ms_copied *copied, struct ms_content *moved, CUstream stream);
 
 /* A launch that writes `out` and reads `in` (NULL: nothing else) is about to be recorded. */
-bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
-                      const struct ms_launch *launch, CUstream stream);
+void ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
+                      struct ms_content *launched, CUstream stream);
 
 /* [begin, end) has become resident: frees the shadow's granules there. */
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end);

@@ -586,11 +586,6 @@ void ms_carve_note(struct ms_allocation *allocation, size_t begin, size_t end,
         note_recorded(allocation, begin, end, recorded);
 }
 
-static void set_missing(struct ms_content *content)
-{
-    content->cached = false;
-}
-
 size_t ms_carve_give_back(struct ms_allocation *allocation, ms_carve_asks *can_replay)
 {
     give_up_dead(allocation);
@@ -599,6 +594,6 @@ size_t ms_carve_give_back(struct ms_allocation *allocation, ms_carve_asks *can_r
     keep_what_is_lost(allocation, can_replay);
     /* Whole extents change: no memory is needed. */
     if (MS_OWN(allocation)->lineage.cached_bytes > 0)
-        change(allocation, 0, allocation->bytes, set_missing);
+        change(allocation, 0, allocation->bytes, ms_content_set_missing);
     return uncover(allocation);
 }

@@ -291,8 +291,8 @@ static void make_present(struct ms_content *content)
     else
         *content = (struct ms_content){.kind = MS_RESIDENT};
     if (content->locality != MS_LOCAL)
-        content->locality = MS_UNKNOWN; /* remote bytes were read all the same */
-    content->is_remote_copy = content->is_in_sequence = false;
+        ms_content_forget_locality(content); /* remote bytes were read all the same */
+    content->is_in_sequence = false;
 }
 
 bool ms_lineage_set_present(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count)

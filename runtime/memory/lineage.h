@@ -53,8 +53,8 @@ enum ms_locality {
 
 /*
  * The content of an extent: its origin (kind, reference, offset, pattern), its state and its marks.
- * extent_states.h has the 34 legal states. The core reads no mark: a mark belongs to the room that
- * sets it, and every write and ms_content_move() end it.
+ * extent_states.h has the 34 legal states. The core decides nothing by a mark: a mark belongs to
+ * one room, no other room names it, and every write and ms_content_move() end it.
  */
 struct ms_content {
     enum ms_kind kind : 8; /* small, because a large model has very many extents */
@@ -62,8 +62,8 @@ struct ms_content {
     bool cached : 1;         /* the bytes are in device memory as well; MS_FILL and later kinds */
     bool is_remote_copy : 1; /* a copy of remote bytes (placement_query.h). Never present. */
 
-    /* Marks: set by, read by, ends when. */
-    bool is_shadowed : 1; /* verify mode's writes; shadow.h; the shadow is compared or given up */
+    /* Marks: on what, belongs to, ends when. */
+    bool is_shadowed : 1;    /* verify mode's writes; shadow.h; the shadow differs or is given up */
     bool is_in_sequence : 1; /* copies of several tensors; receive.h; the bytes come into memory */
 
     uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
@@ -139,6 +139,24 @@ static inline void ms_content_forget_locality(struct ms_content *content)
     if (content->kind != MS_ABSENT)
         content->locality = MS_UNKNOWN;
     content->is_remote_copy = false;
+}
+
+/* The cached bytes leave device memory. */
+static inline void ms_content_set_missing(struct ms_content *content)
+{
+    content->cached = false;
+}
+
+/* Marks a copy of one of several tensors; MS_IN_SEQUENCE asks. Parked bytes have arrived: this
+ * copies them on. */
+static inline void ms_content_set_in_sequence(struct ms_content *content)
+{
+    content->is_in_sequence = content->kind != MS_PARKED;
+}
+
+static inline void ms_content_forget_shadow(struct ms_content *content)
+{
+    content->is_shadowed = false;
 }
 
 /* The pattern of a fill after its bytes moved from one offset to another: the byte that stood at

@@ -155,8 +155,8 @@ static void query_locked(struct query *query, const struct ms_allocation *alloca
 
 static void set_ours(struct ms_content *content)
 {
+    ms_content_forget_locality(content);
     content->locality = MS_LOCAL;
-    content->is_remote_copy = false;
 }
 
 static void set_remote(struct ms_content *content)

@@ -44,9 +44,10 @@ CONCERNS = {
     "transient": r"is_transient",
     "is anything deferred": r"ms_defers_any",
 }
-# The state of an extent, and the marks of the rooms (runtime/memory/lineage.h). States of several fields (MS_REMOTE_COPY) are not
-# fields: ms_lineage_any answers for them.
-MARKS = {"is_shadowed": ("runtime/fill/shadow.c", "runtime/fill/compare.c"), "is_in_sequence": ("runtime/collective/receive.c",)}
+# The state of an extent, and the marks of the rooms, with the files outside of memory/ that may name each (runtime/memory/lineage.h).
+# States of several fields (MS_REMOTE_COPY) are not fields, nor are questions (MS_IN_SEQUENCE): ms_lineage_any answers for them.
+MARKS = {"is_shadowed": ("runtime/fill/shadow.c", "runtime/fill/compare.c"), "is_in_sequence": ()}
+MAY_BE_NONE = {"strangers", "marks"}
 FIELDS = "locality|cached|is_remote_copy|" + "|".join(MARKS)
 NAMES = re.compile(r"(?:->|\.)(%s)\b" % FIELDS)
 SETS = re.compile(r"\w(?:->|\.)(?:%s)\s*[&|]?=(?!=)" % FIELDS)
@@ -76,10 +77,15 @@ def bears_name(name, path):
     return name.startswith((f"ms_{stem}", f"ms_{stem.removesuffix('s')}_", f"ms_{stem.removesuffix('es')}_"))
 
 
+def list_texts():
+    """{path: its text without comments}"""
+    return {path: COMMENT.sub("", text) for path, text in check_structure.list_files().items() if is_ours(path)}
+
+
 def find(build):
     """{figure: what is counted}"""
     references, sources = check_structure.read_references(build)
-    texts = {path: COMMENT.sub("", text) for path, text in check_structure.list_files().items() if is_ours(path)}
+    texts = list_texts()
     owner = {name: path for path, text in texts.items() if path.endswith(".c")
              for name in re.findall(r"^[A-Za-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\n\{", text, re.M)}
     users = {key: files for key, files in users_of(references, sources).items() if key[0] in owner}
@@ -115,6 +121,12 @@ def find_fields(texts):
     return found
 
 
+def check_marks(texts):
+    """Each mark is a field of an extent, and its files do name it: else nothing would be counted."""
+    return [f"{path} does not name the mark {mark}" for mark, files in MARKS.items() for path in ("runtime/memory/lineage.h", *files)
+            if mark not in NAMES.findall(texts.get(path, ""))]
+
+
 def read_limits():
     with open(LIMITS, encoding="utf-8") as file:
         rows = [line.split(None, 2) for line in file if line.strip() and not line.startswith("#")]
@@ -137,14 +149,14 @@ def main():
     if options[:1] == ["--write"]:
         write_limits(found)
         return 0
-    limits, faults = read_limits(), []
+    limits, faults = read_limits(), check_marks(list_texts())
     for name in MEANINGS:
         count, limit = len(found[name]), limits.get(name, 0)
         if count > limit:
             faults.append(f"{name}: {count} {MEANINGS[name]}; width.txt has {limit}, and it may only shrink (--list {name})")
         elif count < limit:
             faults.append(f"{name}: {count}, and width.txt has {limit}: --write takes the smaller one")
-        if count == 0 and name != "strangers":
+        if count == 0 and name not in MAY_BE_NONE:
             faults.append(f"{name}: nothing is counted, that cannot be right")
     print("\n".join(faults) or ", ".join(f"{len(found[name])} {name}" for name in MEANINGS))
     return len(faults) > 0

@@ -116,31 +116,33 @@ SEES(void, ms_state_event, (const struct ms_event *happened))
 }
 
 /* There are shadows where the test says so. */
-SEES(bool, ms_shadow_write,
-     (struct ms_allocation * allocation, size_t begin, size_t end, const struct ms_content *content,
-      const void *host_bytes, CUstream stream))
+SEES(void, ms_shadow_write,
+     (struct ms_allocation * allocation, struct ms_extent *written, const void *host_bytes,
+      CUstream stream))
 {
-    CHECK(content->kind == MS_FILL && host_bytes == NULL && stream == FAKE_STREAM);
-    tell(&shadow_written, allocation, begin, end);
-    return true;
+    CHECK(written->content.kind == MS_FILL && host_bytes == NULL && stream == FAKE_STREAM);
+    tell(&shadow_written, allocation, written->begin, written->end);
+    written->content.is_shadowed = true;
 }
 
-SEES(bool, ms_shadow_copy,
-     (struct ms_allocation * to, size_t to_at, const struct ms_allocation *from, size_t from_at,
-      size_t bytes, const struct ms_content *content, CUstream stream))
+SEES(void, ms_shadow_copy,
+     (const struct ms_copied *copied, struct ms_content *moved, CUstream stream))
 {
-    CHECK(to == destination && from == source && stream == FAKE_STREAM);
-    CHECK_EQ(content->kind, MS_FILL);
-    tell(&shadow_copied, to, to_at, from_at + bytes);
-    return content->is_shadowed;
+    CHECK(copied->copy == destination && copied->source == source && stream == FAKE_STREAM);
+    CHECK(copied->content->kind == MS_FILL && moved->kind == MS_FILL && !moved->is_shadowed);
+    tell(&shadow_copied, copied->copy, copied->to, copied->from + copied->bytes);
+    moved->is_shadowed = copied->content->is_shadowed;
 }
 
 SEES(void, ms_compare_copy,
-     (struct ms_allocation * from, size_t from_at, size_t bytes, CUdeviceptr at, bool is_plain,
+     (struct ms_allocation * from, const struct ms_extent *extent, CUdeviceptr at, bool is_plain,
       CUstream stream))
 {
+    const size_t bytes = extent->end - extent->begin;
+    if (!extent->content.is_shadowed)
+        return;
     CHECK(stream == FAKE_STREAM && ((const unsigned char *)(uintptr_t)at)[bytes - 1] == 7);
-    tell(&compared, from, from_at, at + bytes);
+    tell(&compared, from, extent->begin, at + bytes);
     is_compared_plain = is_plain;
 }
 

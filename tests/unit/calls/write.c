@@ -154,16 +154,17 @@ static size_t shadow_begin, shadow_end, trim_begin, trim_end, compared_begin, co
 static const void *shadow_host;
 
 WRAPS(ms_shadow_write, ms_shadow_trim, ms_compare_copy, ms_state_event);
-bool __wrap_ms_shadow_write(struct ms_allocation *of, size_t begin, size_t behind,
-                            const struct ms_content *what, const void *from, CUstream stream)
+void __wrap_ms_shadow_write(struct ms_allocation *of, struct ms_extent *written, const void *from,
+                            CUstream stream)
 {
-    CHECK(of == allocation && stream == FAKE_STREAM);
-    CHECK(what->kind == MS_FILL || what->source_offset == begin - 100);
+    struct ms_content *what = &written->content;
+    CHECK(of == allocation && stream == FAKE_STREAM && !what->is_shadowed);
+    CHECK(what->kind == MS_FILL || what->source_offset == written->begin - 100);
     shadows++;
-    shadow_begin = begin;
-    shadow_end = behind;
+    shadow_begin = written->begin;
+    shadow_end = written->end;
     shadow_host = from;
-    return has_shadow;
+    what->is_shadowed = has_shadow;
 }
 
 void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind)
@@ -173,14 +174,14 @@ void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind
     trim_end = behind;
 }
 
-void __wrap_ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes,
+void __wrap_ms_compare_copy(struct ms_allocation *from, const struct ms_extent *extent,
                             CUdeviceptr at, bool is_plain, CUstream stream)
 {
-    CHECK(from == allocation && at == allocation->address + from_at);
+    CHECK(from == allocation && at == allocation->address + extent->begin);
     CHECK(is_plain && stream == FAKE_STREAM);
-    comparisons++;
-    compared_begin = from_at;
-    compared_bytes = bytes;
+    comparisons += extent->content.is_shadowed;
+    compared_begin = extent->begin;
+    compared_bytes = extent->end - extent->begin;
 }
 
 static struct ms_event event; /* the last */

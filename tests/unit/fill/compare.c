@@ -121,8 +121,9 @@ static unsigned char *shadow(size_t offset)
 /* Zeros in memory, and in the shadow. */
 static void set(size_t begin, size_t end, struct ms_content content)
 {
-    const struct ms_content fill = {.kind = MS_FILL};
-    CHECK(ms_shadow_write(allocation, begin, end, &fill, NULL, FAKE_STREAM));
+    struct ms_extent fill = {begin, end, {.kind = MS_FILL}};
+    ms_shadow_write(allocation, &fill, NULL, FAKE_STREAM);
+    CHECK(fill.content.is_shadowed);
     CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), begin, end), CUDA_SUCCESS);
     content.is_shadowed = true;
     CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, &content));
@@ -412,21 +413,30 @@ MS_TEST_BETWEEN(start_without_kernel, end, the_log_tells_nothing_of_a_range_read
 
 /* --- a copy */
 
+static void compare_copy(bool is_plain)
+{
+    const struct ms_extent extent = {G + 4, G + 54, {.kind = MS_FILL, .is_shadowed = true}};
+    ms_compare_copy(allocation, &extent, copy, is_plain, FAKE_STREAM);
+}
+
 MS_TEST_BETWEEN(start, end, a_copy_is_compared_when_the_stream_is_done)
 {
     set(G, 2 * G, cached);
+    const struct ms_extent without = {G + 4, G + 54, {.kind = MS_FILL}};
+    ms_compare_copy(allocation, &without, copy, true, FAKE_STREAM);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 1); /* of the write */
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
-    ms_compare_copy(allocation, G + 4, 50, copy, true, FAKE_STREAM);
+    compare_copy(true);
     check_counts(0, 0, 0, 0);
     fake.wait_result = CUDA_SUCCESS;
     shadow(G + 4)[50] = shadow(G + 4)[-1] = 1; /* around it */
-    ms_compare_copy(allocation, G + 4, 50, copy, true, FAKE_STREAM);
+    compare_copy(true);
     CHECK_EQ(launches, 1);
-    ms_compare_copy(allocation, G + 4, 50, copy, false, FAKE_STREAM); /* of any memory */
+    compare_copy(false); /* of any memory */
     CHECK_EQ(launches, 1);
     check_counts(2, 100, 0, 0);
     shadow(G + 4)[49] = 1;
-    ms_compare_copy(allocation, G + 4, 50, copy, true, FAKE_STREAM);
+    compare_copy(true);
     check_counts(3, 150, 1, 0);
     CHECK_EQ(count_log_lines("verify: 1 of the bytes 65540 to 65590 "), 1);
     CHECK(ms_lineage_at(ms_allocation_lineage(allocation), G).content.is_shadowed);

@@ -267,7 +267,7 @@ static const struct ms_content shadowed = {
 STORY(an_eviction_compares_bytes_before_they_go, loads(), ms_config.mode = MS_VERIFY,
       ms_config.verify_percent = 100, ms_driver.library_load_data = load_nothing,
       open_log(MS_DEBUG), claims(0),
-      IS(ms_shadow_write(all[0], 0, ALL, &sevens, NULL, FAKE_STREAM)), releases(0),
+      ms_shadow_write(all[0], &(struct ms_extent){0, ALL, sevens}, NULL, FAKE_STREAM), releases(0),
       writes(0, 6 * G, ALL, shadowed), memset(byte_of(0, 6 * G), 7, 2 * G), IS(try_again()),
       EQUALS(ms_counter_get(MS_COUNT_VERIFY_BYTES), 2 * G),
       EQUALS(ms_counter_get(MS_COUNT_VERIFY_DIFFER), 0),

@@ -490,7 +490,9 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_compares_its_by
     ms_driver.library_load_data = load_nothing; /* no kernel compares */
     fake_set(allocation, 0, BYTES, &undefined);
     for (size_t at = 0; at < 3 * FAKE_GRANULE; at += 2 * FAKE_GRANULE) {
-        CHECK(ms_shadow_write(allocation, at, at + FAKE_GRANULE, NULL, file.data, FAKE_STREAM));
+        struct ms_extent written = {at, at + FAKE_GRANULE, {.kind = MS_FILL}};
+        ms_shadow_write(allocation, &written, file.data, FAKE_STREAM);
+        CHECK(written.content.is_shadowed);
         fake_set(allocation, at, at + FAKE_GRANULE, &content);
     }
     *((unsigned char *)(uintptr_t)ms_shadow_address(allocation, 3 * FAKE_GRANULE) - 1) ^= 1;

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/fill/reuse.h"
+#include "runtime/kernel/call.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
@@ -50,10 +53,18 @@ static void note(struct ms_allocation *of, size_t begin, size_t end)
     CHECK(ms_lineage_set(&MS_OWN(of)->lineage, begin, end, &content));
 }
 
+/* A write of bytes, or a fill (NULL). True if the bytes have a shadow. */
+static bool write(struct ms_allocation *to, size_t begin, size_t end, const void *bytes)
+{
+    struct ms_extent written = {begin, end, fill};
+    ms_shadow_write(to, &written, bytes, FAKE_STREAM);
+    return written.content.is_shadowed;
+}
+
 /* Writes the host's bytes. */
 static void write_bytes(struct ms_allocation *to, size_t begin, size_t end)
 {
-    CHECK(ms_shadow_write(to, begin, end, NULL, host, FAKE_STREAM));
+    CHECK(write(to, begin, end, host));
     note(to, begin, end);
 }
 
@@ -80,7 +91,7 @@ MS_TEST_BETWEEN(start, end, a_write_is_in_the_shadow_when_it_returns)
     CHECK_EQ(allocation->notes.shadow->backed_bytes, G);
     CHECK_EQ(allocation->notes.shadow->bytes, GRANULES * G);
     CHECK_EQ(ms_shadow_address(allocation, 5) - ms_shadow_address(allocation, 0), 5);
-    CHECK(ms_shadow_write(allocation, 1, 4, &fill, NULL, FAKE_STREAM));
+    CHECK(write(allocation, 1, 4, NULL));
     CHECK_BYTES(shadow_at(allocation, 0), "\0\2\3\4\0", 5);
     CHECK_EQ(allocation->notes.shadow->backed_bytes, 2 * G);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
@@ -98,7 +109,7 @@ static unsigned count_sampled(unsigned percent, unsigned *last_out)
     for (unsigned i = 0; i < 8; i++) {
         const uint64_t before = left_out();
         all[i] = fake_allocation(G);
-        const bool is_sampled = ms_shadow_write(all[i], 0, 10, &fill, NULL, FAKE_STREAM);
+        const bool is_sampled = write(all[i], 0, 10, NULL);
         CHECK_EQ(left_out() - before, is_sampled ? 0 : 10);
         CHECK_EQ(is_sampled, all[i]->notes.shadow != NULL);
         *last_out = is_sampled ? (unsigned)all[i]->id : *last_out;
@@ -126,7 +137,7 @@ MS_TEST(a_failure_leaves_nothing_half_done)
         start();
         const uint64_t before = left_out();
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_UNKNOWN);
-        const bool is_written = ms_shadow_write(allocation, G, 2 * G, NULL, host, FAKE_STREAM);
+        const bool is_written = write(allocation, G, 2 * G, host);
         has_failed = fake_has_failed();
         fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
         CHECK(is_written || has_failed);
@@ -144,11 +155,11 @@ MS_TEST(a_failure_leaves_nothing_half_done)
 MS_TEST_BETWEEN(start, end, work_that_failed_is_no_shadow_and_is_waited_for)
 {
     fake_fail(FAKE_memcpy_htod_async, 1, CUDA_ERROR_INVALID_VALUE);
-    CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
+    CHECK(!write(allocation, 0, G, host));
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
     CHECK_EQ(left_out(), G);
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
-    CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
+    CHECK(!write(allocation, 0, G, host));
     CHECK_EQ(left_out(), 2 * G);
 }
 
@@ -157,13 +168,13 @@ MS_TEST_BETWEEN(start, end, an_allocation_has_no_shadow_without_memory)
 {
     const int before = live;
     may_make = 0;
-    CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
+    CHECK(!write(allocation, 0, G, host));
     may_make = 1000000;
     fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_UNKNOWN);
-    CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
+    CHECK(!write(allocation, 0, G, host));
     CHECK(allocation->notes.shadow == NULL && live == before && left_out() == 2 * G);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(!ms_shadow_write(allocation, 0, G, NULL, host, FAKE_STREAM));
+    CHECK(!write(allocation, 0, G, host));
     CHECK(fake.calls[FAKE_event_synchronize] == 0 && fake.work_count == 0); /* nothing is queued */
     CHECK_EQ(left_out(), 3 * G);
 }
@@ -195,7 +206,10 @@ MS_TEST_BETWEEN(start, end, a_wait_without_an_event_waits_for_the_stream)
 static bool copy(bool is_shadowed)
 {
     const struct ms_content content = {.kind = MS_FILL, .is_shadowed = is_shadowed};
-    return ms_shadow_copy(other, 3 * G - 19, allocation, G, 20, &content, FAKE_STREAM);
+    struct ms_content moved = {.kind = MS_FILL};
+    ms_shadow_copy(&(struct ms_copied){&content, allocation, G, other, 3 * G - 19, 20}, &moved,
+                   FAKE_STREAM);
+    return moved.is_shadowed;
 }
 
 MS_TEST_BETWEEN(start, end, a_copy_of_what_has_a_shadow_has_one)
@@ -258,6 +272,14 @@ static struct ms_launch *record(CUdeviceptr out, CUdeviceptr in)
     return ms_call_record(&call, layout, &packed, offsets, 2);
 }
 
+static bool run(const struct ms_part *out, const struct ms_part *in, struct ms_launch *launch)
+{
+    struct ms_recorded_launch recorded = {.launch = launch};
+    struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = &recorded};
+    ms_shadow_launch(out, in, &launched, FAKE_STREAM);
+    return launched.is_shadowed;
+}
+
 MS_TEST_BETWEEN(start, end, a_launch_runs_over_the_shadows)
 {
     const struct ms_part out = {allocation, 10, 3 * G}, in = {other, G, 2 * G};
@@ -267,7 +289,7 @@ MS_TEST_BETWEEN(start, end, a_launch_runs_over_the_shadows)
     write_bytes(allocation, 2 * G, 3 * G + 1);
     CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 2 * G, BYTES,
                          &(struct ms_content){.kind = MS_UNDEFINED}));
-    CHECK(ms_shadow_launch(&out, &in, launch, FAKE_STREAM));
+    CHECK(run(&out, &in, launch));
     CHECK_EQ(wrote, ms_shadow_address(allocation, 10));
     CHECK_EQ(took, ms_shadow_address(other, G));
     CHECK_BYTES(shadow_at(allocation, G), host, G);
@@ -283,16 +305,16 @@ MS_TEST_BETWEEN(start, end, a_launch_over_one_block_alone_has_both_pointers_ther
 {
     const struct ms_part out = {allocation, 10, G};
     struct ms_launch *launch = record(allocation->address + 10, allocation->address + 18);
-    CHECK(ms_shadow_launch(&out, NULL, launch, FAKE_STREAM));
+    CHECK(run(&out, NULL, launch));
     CHECK_EQ(wrote, ms_shadow_address(allocation, 10));
     CHECK_EQ(took, ms_shadow_address(allocation, 18));
     CHECK(fake.calls[FAKE_event_synchronize] == 1);
     launch_result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    CHECK(!ms_shadow_launch(&out, NULL, launch, FAKE_STREAM));
+    CHECK(!run(&out, NULL, launch));
     CHECK_EQ(left_out(), G - 10);
     wrote = 0;
     fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_DEINITIALIZED);
-    CHECK(!ms_shadow_launch(&out, NULL, launch, FAKE_STREAM));
+    CHECK(!run(&out, NULL, launch));
     CHECK(wrote == 0 && left_out() == G - 10);
     ms_call_forget(launch);
 }
@@ -303,18 +325,18 @@ MS_TEST_BETWEEN(start, end, a_launch_runs_only_if_all_that_it_needs_has_a_shadow
     struct ms_launch *launch = record(allocation->address, other->address);
     CHECK(ms_lineage_set(&MS_OWN(other)->lineage, G - 1, 2 * G, &fill));
     wrote = 0;
-    CHECK(!ms_shadow_launch(&out, &in, launch, FAKE_STREAM));
-    CHECK(ms_shadow_launch(&out, &(struct ms_part){other, 0, G - 1}, launch, FAKE_STREAM));
+    CHECK(!run(&out, &in, launch));
+    CHECK(run(&out, &(struct ms_part){other, 0, G - 1}, launch));
     CHECK(wrote != 0 && left_out() == 2 * G);
     wrote = 0;
     CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, G, G + 1, &fill));
-    CHECK(!ms_shadow_launch(&out, NULL, launch, FAKE_STREAM));
+    CHECK(!run(&out, NULL, launch));
     CHECK_EQ(wrote, 0);
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_INVALID_VALUE);
-    CHECK(!ms_shadow_launch(&(struct ms_part){allocation, 0, G}, NULL, launch, FAKE_STREAM));
+    CHECK(!run(&(struct ms_part){allocation, 0, G}, NULL, launch));
     CHECK_EQ(wrote, 0);
     ms_config.verify_percent = 0;
-    CHECK(!ms_shadow_launch(&(struct ms_part){allocation, 0, G}, NULL, launch, FAKE_STREAM));
+    CHECK(!run(&(struct ms_part){allocation, 0, G}, NULL, launch));
     CHECK_EQ(wrote, 0);
     ms_call_forget(launch);
 }
