@@ -647,8 +647,3 @@ struct ms_tensor ms_checkpoint_tensor(const struct ms_checkpoint *checkpoint, si
     ms_forms_get(&checkpoint->forms, record->form, &tensor);
     return tensor;
 }
-
-size_t ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint)
-{
-    return checkpoint->skipped;
-}

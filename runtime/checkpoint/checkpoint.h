@@ -20,8 +20,3 @@ void ms_checkpoint_close(struct ms_checkpoint *checkpoint); /* may be NULL */
 /* Tensors are in the order of the format. Their names are valid until the checkpoint is closed. */
 size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint);
 struct ms_tensor ms_checkpoint_tensor(const struct ms_checkpoint *checkpoint, size_t index);
-
-/* The number of tensors of torch.save files that the list leaves out, each name counted: those that
- * are not contiguous in their storage, of a dtype that safetensors lacks, in an object, below a key
- * without a name, conjugated, or of too many dimensions. */
-size_t ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint);

@@ -16,7 +16,9 @@ struct ms_torch_view {
     uint64_t storage_bytes;
 };
 
-/* Views in the order of the pickle. Two views may have the same bytes, or the same name. */
+/* Views in the order of the pickle. Two views may have the same bytes, or the same name. Each name
+ * is skipped of a tensor that is not contiguous in its storage, of a dtype that safetensors lacks,
+ * in an object, below a key without a name, conjugated, or of too many dimensions. */
 struct ms_torch_state {
     struct ms_torch_view *views; /* ms_heap_free */
     size_t count, capacity, skipped;

@@ -312,35 +312,21 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out)
     return is_stored_to || answer == UNKNOWN;
 }
 
-/* False: the list cannot be read. */
-static bool visit_all(struct walk *walk, ms_mapping_visitor *visit, void *context)
-{
-    struct found found;
-    struct ms_mapping mapping;
-    enum answer answer;
-    while ((answer = walk_next(walk, &found)) == YES) {
-        if (found.offset != 0)
-            continue;
-        convert_last(walk, &found, &mapping);
-        visit(context, &mapping);
-    }
-    walk_end(walk);
-    return answer != UNKNOWN;
-}
-
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 {
     struct walk walk;
+    struct found found;
+    struct ms_mapping mapping;
+    enum answer answer;
     walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
-    return visit_all(&walk, visit, context);
-}
-
-bool ms_mapping_visit_list(int list, ms_mapping_visitor *visit, void *context)
-{
-    struct walk walk;
-    walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
-    walk.list = list;
-    return visit_all(&walk, visit, context);
+    while ((answer = walk_next(&walk, &found)) == YES) {
+        if (found.offset != 0)
+            continue;
+        convert_last(&walk, &found, &mapping);
+        visit(context, &mapping);
+    }
+    walk_end(&walk);
+    return answer != UNKNOWN;
 }
 
 /* Finds the first mapping that ends behind `begin`: the list ascends. */

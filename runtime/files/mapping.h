@@ -49,10 +49,6 @@ bool ms_mapping_is_present(const void *address, size_t bytes);
 typedef void ms_mapping_visitor(void *context, const struct ms_mapping *mapping);
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
 
-/* Visits the mappings that a list has, a descriptor of a text as /proc/self/maps is, and closes
- * that. */
-bool ms_mapping_visit_list(int list, ms_mapping_visitor *visit, void *context);
-
 /*
  * True if a store through a mapping of this process may change the file, or this is unknown. The
  * mapping is shared, and writable, or can become so (mprotect), because its descriptor was open for

@@ -189,12 +189,6 @@ static bool is_in_use(int descriptor, struct ms_file_system *system, const struc
     return stat->st_nlink == 0 || ask_for_writers(descriptor, system) == WRITER;
 }
 
-bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
-{
-    struct ms_file_system system = learn_system(descriptor);
-    return is_in_use(descriptor, &system, stat);
-}
-
 /* --- once the file is a source */
 
 /* A new link count explains one new change time; the next new time needs its own reason. */

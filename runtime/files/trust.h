@@ -84,5 +84,3 @@ bool ms_trust_wait(int descriptor, struct stat *stat);
 /* True if no other machine writes to a file system with this number of statfs(2). On network file
  * systems and FUSE another machine may write, in spite of a lease. */
 bool ms_trust_is_local_type(uint32_t type);
-
-bool ms_trust_is_in_use(int descriptor, const struct stat *stat);

@@ -31,7 +31,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++)
         put_tensor(&tensors, ms_checkpoint_tensor(checkpoint, i));
     json_end(&tensors, ']');
-    put_number(&document, "skipped", ms_checkpoint_skipped(checkpoint));
     json_document_end(&document);
     ms_checkpoint_close(checkpoint);
     return 0;
