@@ -124,6 +124,11 @@ STORY_BETWEEN(start, end, a_device_that_is_busy_for_a_while_is_waited_for,
               ms_driver.event_query = query_event, ms_config.suspend_ms = 100000, queries_left = 50,
               IS(ms_hold_up_begin(&fault)), IS(queries_left < 0), ms_hold_up_end())
 
+/* Some 64 queries take a few microseconds. */
+STORY_BETWEEN(start, end, an_event_that_ends_late_is_waited_for_behind_the_claims_too,
+              IS(ms_hold_up_begin(&fault)), ms_driver.event_query = query_event, queries_left = 100,
+              IS(ms_hold_up_is_quiet()), IS(queries_left < 0), ms_hold_up_end())
+
 MS_TEST_BETWEEN(start, end, holding_up_runs_delayed_frees)
 {
     struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
