@@ -20,13 +20,13 @@ HEAD = """# Environment variables
 Made from `runtime/config/options.def` by `tests/static/environment_page.py --write`.
 
 MetaShard reads the environment once, at the program's first successful `cuInit`. It warns of a
-value that it does not understand, and uses the default; of an unknown `METASHARD_` name it warns
-with the likely variable. Programs with raised privileges (setuid) get the defaults.
+value that it does not understand, and uses the default; it also warns of an unknown `METASHARD_`
+name, and suggests a variable. Programs with raised privileges (setuid) get the defaults.
 
 - on or off: also `1`, `true` and `yes`, or `0`, `false` and `no`.
 - Bytes: a number, with K, M, G or T for powers of 1024; `80G`, `80GB` and `80GiB` are equal.
 
-Behind each variable stand its value and its default.
+The parentheses show the kind of value and the default.
 
 """
 # This script makes the text between these lines of the manual page.

@@ -21,14 +21,14 @@ HEAD = """# Locks
 Made from `runtime/base/locks.def` (`tests/static/locks_page.py --write`).
 
 A thread takes a lock only while all locks that it holds have lower ranks. So no two threads wait for locks of each other.
-To try a lock or a claim is always allowed, because that does not wait.
+A thread may always try a lock or a claim, because trying does not wait.
 
-A *claim* on an allocation has a rank as well. A thread that waits for one holds no lock but *turns*, locks of lower
+A *claim* on an allocation has a rank as well. A thread that waits for a claim holds only *turns*, which are locks of lower
 ranks. A thread that takes a turn has no claim. A thread waits for several claims in the order of addresses.
 
 clang checks at compile time that each lock is dropped on every path, and that functions whose name ends in `_locked` are
 called with their lock. A build with `-Ddebug_checks=true` checks ranks at run time, and ends the process with a line
-that names both locks; `./check --all` runs the suites so under the sanitizers.
+that names both locks; `./check --all` also runs the suites in this way, under the sanitizers.
 
 | rank | lock | file | guards | held during |
 |---|---|---|---|---|
