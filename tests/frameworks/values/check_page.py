@@ -33,6 +33,10 @@ def check_rows():
     page.joined(again, new)
     equal("cells of both runs, and both commits", page.line(new), "| a | FSDP2 | 01234567 | 1, 2, 8 ranks: as one device | | fedcba98 | | | "
                                                                   "1 of 2 | aaaaaaaa, bbbbbbbb |")
+    page.joined(page.record_of(page.line(new)), more := {**copy.deepcopy(old), "commit": "bbbbbbbb", "plain": {}, "meta": {}})
+    equal("a commit that the row has already stays beside the other", more["commit"], "aaaaaaaa, bbbbbbbb")
+    page.joined(again, whole := {**copy.deepcopy(old), "commit": "bbbbbbbb"})
+    equal("a row whose cells are all made again has the new commit alone", whole["commit"], "bbbbbbbb")
     wrong = {**copy.deepcopy(old), "plain": {"2": found("1111111111111111", "weight")}}
     equal("a row with a difference under MetaShard is made anew", page.record_of(page.line(wrong)), None)
 

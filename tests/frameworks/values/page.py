@@ -116,13 +116,14 @@ def record_of(row):
 
 
 def joined(old, new):
-    """The cells of both, the new ones first; old digests are short."""
-    for way in ("plain", "meta"):
-        for ranks, found in old[way].items():
-            of_one = {"digest": new["one"]} if found.get("digest") == old["one"] else {}
-            new[way].setdefault(ranks, {**found, **of_one})
-    if new["commit"] not in old["commit"].split(", "):
-        new["commit"] = f"{old['commit']}, {new['commit']}"
+    """The cells of both, the new ones first; old digests are short. The old commits stay while a cell of theirs may."""
+    kept = [(way, ranks) for way in ("plain", "meta") for ranks in old[way] if ranks not in new[way]]
+    for way, ranks in kept:
+        found = old[way][ranks]
+        of_one = {"digest": new["one"]} if found.get("digest") == old["one"] else {}
+        new[way][ranks] = {**found, **of_one}
+    if kept:
+        new["commit"] = ", ".join(dict.fromkeys([*old["commit"].split(", "), new["commit"]]))
 
 
 def errors(records):
