@@ -176,9 +176,14 @@ def body(records):
     return HEAD + table(records["jobs"]) + notes(records) + outside() + costs(records["costs"])
 
 
-def write(python=None):
+def head(python=None):
+    """The page's, with the version of the sources as they are before a record changes them."""
+    return result_page.head(TITLE, COMMAND, SETTINGS, python=python, note=NOTE)
+
+
+def write(head_):
     with open(PAGE, "w", encoding="utf-8") as file:
-        file.write(result_page.head(TITLE, COMMAND, SETTINGS, python=python, note=NOTE) + body(read()))
+        file.write(head_ + body(read()))
 
 
 def counts(records):
