@@ -96,9 +96,22 @@ GROUPS = [
         Job("BERT large, checkpointing", [Figure("1 × 512 tokens, four accumulated, checkpointing", "reserved", "5,434", MIB)],
             ROOM, ["python", "bert.py", "--batch", "1", "--accumulate", "4", "--checkpointing"], "transformers")])]
 JOBS = [job for _, jobs in GROUPS for job in jobs]
-# Whose figure is in a note below the table: the second of its answers.
-EXPANDABLE = Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
-                 [*BIG, "--with-expandable-segments"], llama())
+# Whose figures are in notes below the table. `answer`: which of the dry run's it is, if there are two.
+Note = namedtuple("Note", "job answer", defaults=(None,))
+
+
+def as_then(*own):
+    """As titan(), with the reduce-scatter of March 2024."""
+    return [*ranks(8), "old_reduce.py", *titan(*own)[len(ranks(8)):]]
+
+
+NOTES = {
+    "expandable": Note(Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
+                           [*BIG, "--with-expandable-segments"], llama()), "expandable"),
+    "then full": Note(Job("Llama 2 7B, FSDP2, full checkpointing, reduce-scatter of 2024", [Figure("", "reserved", "31.02", GIB)],
+                          BIGGER, as_then(*FULL))),
+    "then selective": Note(Job("Llama 2 7B, FSDP2, selective checkpointing, reduce-scatter of 2024",
+                               [Figure("", "reserved", "59.41", GIB)], BIGGER, as_then()))}
 
 # Where the memory of a GPU, and what a process has there besides PyTorch's blocks, is from.
 OUTSIDE = {

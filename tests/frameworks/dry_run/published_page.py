@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 sys.path[:0] = [HERE, os.path.join(SOURCE, "tests", "harness"), os.path.join(SOURCE, "tools", "python")]
 import result_page  # noqa: E402
-from published import EXPANDABLE, GROUPS, JOBS, OUTSIDE, USUAL, error, in_unit  # noqa: E402
+from published import GROUPS, JOBS, NOTES, OUTSIDE, USUAL, error, in_unit  # noqa: E402
 
 from metashard import dry_run_gpus  # noqa: E402
 
@@ -111,10 +111,10 @@ def keep(job, sizes, made):
     save(records)
 
 
-def keep_note(size, made):
-    """size: of EXPANDABLE, in bytes."""
-    records = read()
-    records["notes"]["expandable"] = {"dry run": in_unit(size, EXPANDABLE.figures[0].unit), **made}
+def keep_note(name, size, made):
+    """size: of the note's job, in bytes."""
+    records, figure = read(), NOTES[name].job.figures[0]
+    records["notes"][name] = {"dry run": in_unit(size, figure.unit), "error": f"{error(size, figure):+.1f}", **made}
     save(records)
 
 
@@ -138,7 +138,8 @@ def notes(records):
             for name in [{"a Transformer, DDP": "ddp", "a Transformer, FSDP1": "fsdp1", "BERT large": "bert",
                           "torchtitan's train.py, Llama 3.1 405B": "of_405b"}.get(job.name)] if name}
     figures = {name: figure for name, (figure, _) in told.items()} | {f"{name}_error": error_ for name, (_, error_) in told.items()}
-    kept = {name.replace(" ", "_"): note["dry run"] for name, note in records["notes"].items()}
+    kept = {name.replace(" ", "_") + suffix: note[what] for name, note in records["notes"].items()
+            for suffix, what in (("", "dry run"), ("_error", "error")) if what in note}
     softmax = next(job.figures[0].kept for job in JOBS if job.name == "BERT large") >> 20
     return NOTES.format(softmax=f"{softmax:,}", at_once=kept["done_at_once"], **kept, **figures)
 
