@@ -105,7 +105,7 @@ def as_then(*own):
     return [*ranks(8), "old_reduce.py", *titan(*own)[len(ranks(8)):]]
 
 
-NOTES = {
+NOTED = {
     "expandable": Note(Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
                            [*BIG, "--with-expandable-segments"], llama()), "expandable"),
     "then full": Note(Job("Llama 2 7B, FSDP2, full checkpointing, reduce-scatter of 2024", [Figure("", "reserved", "31.02", GIB)],

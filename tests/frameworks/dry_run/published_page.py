@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 sys.path[:0] = [HERE, os.path.join(SOURCE, "tests", "harness"), os.path.join(SOURCE, "tools", "python")]
 import result_page  # noqa: E402
-from published import GROUPS, JOBS, NOTES, OUTSIDE, USUAL, error, in_unit  # noqa: E402
+from published import GROUPS, JOBS, NOTED, OUTSIDE, USUAL, error, in_unit  # noqa: E402
 
 from metashard import dry_run_gpus  # noqa: E402
 
@@ -113,7 +113,7 @@ def keep(job, sizes, made):
 
 def keep_note(name, size, made):
     """size: of the note's job, in bytes."""
-    records, figure = read(), NOTES[name].job.figures[0]
+    records, figure = read(), NOTED[name].job.figures[0]
     records["notes"][name] = {"dry run": in_unit(size, figure.unit), "error": f"{error(size, figure):+.1f}", **made}
     save(records)
 
