@@ -100,18 +100,19 @@ JOBS = [job for _, jobs in GROUPS for job in jobs]
 Note = namedtuple("Note", "job answer", defaults=(None,))
 
 
-def as_then(*own):
-    """As titan(), with the reduce-scatter of March 2024."""
-    return [*ranks(8), "old_reduce.py", *titan(*own)[len(ranks(8)):]]
+def then(name):
+    """The job of that name with the reduce-scatter of March 2024."""
+    job, at = next(job for job in JOBS if job.name == name), len(ranks(8))
+    return Note(Job(name + ", reduce-scatter of 2024", [job.figures[-1]._replace(most=USUAL)], job.arguments,
+                    [*job.command[:at], "old_reduce.py", *job.command[at:]]))
 
 
 NOTED = {
     "expandable": Note(Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
                            [*BIG, "--with-expandable-segments"], llama()), "expandable"),
-    "then full": Note(Job("Llama 2 7B, FSDP2, full checkpointing, reduce-scatter of 2024", [Figure("", "reserved", "31.02", GIB)],
-                          BIGGER, as_then(*FULL))),
-    "then selective": Note(Job("Llama 2 7B, FSDP2, selective checkpointing, reduce-scatter of 2024",
-                               [Figure("", "reserved", "59.41", GIB)], BIGGER, as_then()))}
+    **{f"then {words}": then(f"Llama 2 7B, FSDP2, {words}") for words in (
+        "full checkpointing", "selective checkpointing", "compiled, full checkpointing", "compiled",
+        "compiled, selective checkpointing")}}
 
 # Where the memory of a GPU, and what a process has there besides PyTorch's blocks, is from.
 OUTSIDE = {
