@@ -54,7 +54,7 @@ numbers of ranks.
 """
 HEADER = ("| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | 8 ranks |"
           " its buffers as one device | commit |")
-FAILED = re.compile(r"^- (.+), ([^,]+|[^,]+, and FSDP2|FSDP2, [^,]+), (\d) ranks, after a meta device: `(.*)`$", re.M)
+FAILED = re.compile(rf"^- (.+?), ({'|'.join(map(re.escape, TITLES.values()))}), (\d) ranks, after a meta device: `(.*)`$", re.M)
 FAILED_HEAD = """
 ## Runs that ended with an error
 
