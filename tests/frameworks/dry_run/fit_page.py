@@ -104,9 +104,14 @@ def body(records):
             "\n".join(commands) + "\n```\n")
 
 
-def write(python):
+def head(python):
+    """The page's, with the version of the sources as they are before a record changes them."""
+    return result_page.head(TITLE, COMMAND, SETTINGS, python=python, note="each row of its own")
+
+
+def write(head_):
     with open(PAGE, "w", encoding="utf-8") as file:
-        file.write(result_page.head(TITLE, COMMAND, SETTINGS, python=python, note="each row of its own") + body(read()))
+        file.write(head_ + body(read()))
 
 
 def faults(records):

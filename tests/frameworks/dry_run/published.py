@@ -28,7 +28,8 @@ def titan(*own):
 
 BIG, BIGGER, OF_128, A100, ROOM = (["--gpu", "97000"], ["--gpu", "97320"], ["--world", "128", "--rank", "77"], ["--gpu", "a100-40"],
                                    ["--gpu", "40000"])
-FRAGMENTS = (10, "fragmentation, of unknown cause ([2])")
+# Its inputs have two segments of their own in that stream; today the stream has one, of the largest output.
+OLD_REDUCE = (10, "reduce-scatter of March 2024 ([2])", (1002 + 774 - 126) << 20)
 PARAMETERS = 1_008_763_390  # of lightning_guide.py
 OLD_ADAM, OLD_SOFTMAX = (20, "Adam of PyTorch 2.1 ([4])"), (15, "softmax of PyTorch 1.10 ([7])", 24 * (64 << 20))
 FULL, NONE = ["--checkpointing", "full"], ["--checkpointing", "none"]
@@ -43,7 +44,7 @@ GROUPS = [
             BIG + OF_128, llama("--compile")),
         Job("Llama 2 7B, FSDP2, full checkpointing",
             [Figure("Llama 2 7B, FSDP2, 8 × 2048 tokens, full checkpointing", "allocated", "22.73", GIB),
-             Figure("", "reserved", "31.02", GIB, *FRAGMENTS)], BIGGER, titan(*FULL)),
+             Figure("", "reserved", "31.02", GIB, *OLD_REDUCE)], BIGGER, titan(*FULL)),
         Job("Llama 2 7B, FSDP2, selective checkpointing",
             [Figure("selective checkpointing", "allocated", "49.54", GIB), Figure("", "reserved", "59.41", GIB)], BIGGER, titan()),
         Job("Llama 2 7B, FSDP1, full checkpointing",
@@ -96,9 +97,23 @@ GROUPS = [
         Job("BERT large, checkpointing", [Figure("1 × 512 tokens, four accumulated, checkpointing", "reserved", "5,434", MIB)],
             ROOM, ["python", "bert.py", "--batch", "1", "--accumulate", "4", "--checkpointing"], "transformers")])]
 JOBS = [job for _, jobs in GROUPS for job in jobs]
-# Whose figure is in a note below the table: the second of its answers.
-EXPANDABLE = Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
-                 [*BIG, "--with-expandable-segments"], llama())
+# Whose figures are in notes below the table. `answer`: which of the dry run's it is, if there are two.
+Note = namedtuple("Note", "job answer", defaults=(None,))
+
+
+def then(name):
+    """The job of that name with the reduce-scatter of March 2024."""
+    job, at = next(job for job in JOBS if job.name == name), len(ranks(8))
+    return Note(Job(name + ", reduce-scatter of 2024", [job.figures[-1]._replace(most=USUAL)], job.arguments,
+                    [*job.command[:at], "old_reduce.py", *job.command[at:]]))
+
+
+NOTED = {
+    "expandable": Note(Job("Llama 3.1 8B, FSDP2, 8 ranks, expandable segments", [Figure("", "reserved", "82.4", GIB)],
+                           [*BIG, "--with-expandable-segments"], llama()), "expandable"),
+    **{f"then {words}": then(f"Llama 2 7B, FSDP2, {words}") for words in (
+        "full checkpointing", "selective checkpointing", "compiled, full checkpointing", "compiled",
+        "compiled, selective checkpointing")}}
 
 # Where the memory of a GPU, and what a process has there besides PyTorch's blocks, is from.
 OUTSIDE = {

@@ -8,7 +8,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 sys.path[:0] = [HERE, os.path.join(SOURCE, "tests", "harness"), os.path.join(SOURCE, "tools", "python")]
 import result_page  # noqa: E402
-from published import EXPANDABLE, GROUPS, JOBS, OUTSIDE, USUAL, error, in_unit  # noqa: E402
+from published import GROUPS, JOBS, NOTED, OUTSIDE, USUAL, error, in_unit  # noqa: E402
 
 from metashard import dry_run_gpus  # noqa: E402
 
@@ -51,9 +51,13 @@ NOTES = """
 - [2] has `--gpu 97320 -- torchrun --nproc-per-node 8 llama.py --model 2-7b --batch 8 --length 2048 --recipe 2024-03`, with
   `--checkpointing`, `--fsdp 1`, `--compile`. It gives per cents of 95.0396 GiB, and what is active, which is what is allocated and
   the blocks that wait for another stream. FSDP1 has such blocks. They wait for a device that is behind the host
-  ([how it works](../dry-run.md#how-it-works)); with one that is done at once, the four figures of FSDP1 were up to {at_once} % lower. The
-  reserved memory of FSDP2 with full checkpointing is fragmentation: what is allocated agrees. Which change of PyTorch since March
-  2024 makes it less is not known.
+  ([how it works](../dry-run.md#how-it-works)); with one that is done at once, the four figures of FSDP1 were up to {at_once} % lower.
+  In March 2024, and until [pytorch#129721](https://github.com/pytorch/pytorch/pull/129721) of June, the input of FSDP2's
+  reduce-scatter was memory of its own stream, whose segments no other stream can use: 1,002 MiB for that of the embedding and the
+  output, and 774 MiB for that of a block, where today's are in gaps of the default stream's segments, which are the same. What is
+  allocated at the peak is the same, too. With [`old_reduce.py`](../../tests/frameworks/dry_run/old_reduce.py), which allocates the
+  input as then, the dry run reserves {then_full_checkpointing} GiB ({then_full_checkpointing_error} %), and those of all five jobs of
+  FSDP2 differ by {then_least} to {then_most} %.
 - [3] is `lightning_parallel.py`, [4] `lightning_guide.py --way`, [5] `zero_redundancy.py`, [6] `lora.py --batch`, [7] `bert.py`.
 - [4] is of PyTorch 2.1, whose Adam, as that of [early 2023](https://github.com/pytorch/pytorch/blob/005941ebcd15da658ae14bf349b5457517ff9318/torch/optim/adam.py),
   made two temporary lists of the parameters' size where today's makes one. With 4 bytes more for each parameter of a rank the dry run's
@@ -111,10 +115,10 @@ def keep(job, sizes, made):
     save(records)
 
 
-def keep_note(size, made):
-    """size: of EXPANDABLE, in bytes."""
-    records = read()
-    records["notes"]["expandable"] = {"dry run": in_unit(size, EXPANDABLE.figures[0].unit), **made}
+def keep_note(name, size, made):
+    """size: of the note's job, in bytes."""
+    records, figure = read(), NOTED[name].job.figures[0]
+    records["notes"][name] = {"dry run": in_unit(size, figure.unit), "error": f"{error(size, figure):+.1f}", **made}
     save(records)
 
 
@@ -138,7 +142,10 @@ def notes(records):
             for name in [{"a Transformer, DDP": "ddp", "a Transformer, FSDP1": "fsdp1", "BERT large": "bert",
                           "torchtitan's train.py, Llama 3.1 405B": "of_405b"}.get(job.name)] if name}
     figures = {name: figure for name, (figure, _) in told.items()} | {f"{name}_error": error_ for name, (_, error_) in told.items()}
-    kept = {name.replace(" ", "_"): note["dry run"] for name, note in records["notes"].items()}
+    kept = {name.replace(" ", "_") + suffix: note[what] for name, note in records["notes"].items()
+            for suffix, what in (("", "dry run"), ("_error", "error")) if what in note}
+    then = [float(note["error"]) for name, note in records["notes"].items() if name.startswith("then ")]
+    kept.update(then_least=f"{min(then):+.1f}", then_most=f"{max(then):+.1f}")
     softmax = next(job.figures[0].kept for job in JOBS if job.name == "BERT large") >> 20
     return NOTES.format(softmax=f"{softmax:,}", at_once=kept["done_at_once"], **kept, **figures)
 
@@ -176,9 +183,14 @@ def body(records):
     return HEAD + table(records["jobs"]) + notes(records) + outside() + costs(records["costs"])
 
 
-def write(python=None):
+def head(python=None):
+    """The page's, with the version of the sources as they are before a record changes them."""
+    return result_page.head(TITLE, COMMAND, SETTINGS, python=python, note=NOTE)
+
+
+def write(head_):
     with open(PAGE, "w", encoding="utf-8") as file:
-        file.write(result_page.head(TITLE, COMMAND, SETTINGS, python=python, note=NOTE) + body(read()))
+        file.write(head_ + body(read()))
 
 
 def counts(records):

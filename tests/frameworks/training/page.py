@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of training, docs/results/training.md, of what run found. Rows of an earlier page that were not run again stay,
-with the day that they were made on, if the page is of the same machine and versions."""
-import datetime
+with the commit and day that they are of, if the page is of the same machine and versions."""
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 import result_page  # noqa: E402
 
+MADE = result_page.version().partition("commit ")[2]  # of the sources as the run begins
 HEADER = ("| training | ranks | losses | loss, first to last | peak while loading, MiB | peak in all, MiB | sent, MiB | "
           "step 1, ms | steps 2 to 5, ms | steps 6 and on, ms | made |")
 SETTLED_HEADER = "| training | ranks | allocations | settled |"
@@ -84,7 +84,7 @@ def line(record):
     for number in range(3):
         steps = {name: times[number] for name, times in record["seconds"].items()}
         cells.append(pair(steps, lambda time: "-" if time is None else f"{time * 1000:.0f}"))
-    return row_of(*cells, datetime.date.today().strftime("%-d %B %Y"))
+    return row_of(*cells, MADE)
 
 
 def values_line(record):
@@ -136,7 +136,7 @@ def key_of(record):
 
 def write(path, rows, records, packages, steps):
     head = result_page.head("Training, simulated driver", "tests/frameworks/training/run --write", result_page.settings_of({}),
-                            more=[packages], note="each row of the day in its last column")
+                            more=[packages], note="each row of its own")
     if len(records) < len(rows) and os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             if result_page.read(file.read())["machine"] not in head:

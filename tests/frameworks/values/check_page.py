@@ -33,8 +33,19 @@ def check_rows():
     page.joined(again, new)
     equal("cells of both runs, and both commits", page.line(new), "| a | FSDP2 | 01234567 | 1, 2, 8 ranks: as one device | | fedcba98 | | | "
                                                                   "1 of 2 | aaaaaaaa, bbbbbbbb |")
+    page.joined(page.record_of(page.line(new)), more := {**copy.deepcopy(old), "commit": "bbbbbbbb", "plain": {}, "meta": {}})
+    equal("a commit that the row has already stays beside the other", more["commit"], "aaaaaaaa, bbbbbbbb")
+    page.joined(again, whole := {**copy.deepcopy(old), "commit": "bbbbbbbb"})
+    equal("a row whose cells are all made again has the new commit alone", whole["commit"], "bbbbbbbb")
     wrong = {**copy.deepcopy(old), "plain": {"2": found("1111111111111111", "weight")}}
     equal("a row with a difference under MetaShard is made anew", page.record_of(page.line(wrong)), None)
+
+
+def check_errors():
+    for parallel, words in page.TITLES.items():
+        record = {"title": "a, b, c", "parallel": parallel, "plain": {}, "meta": {"4": {"error": "no end"}}}
+        equal(f"an error that is read is the one that was written: {parallel}", page.FAILED.findall("\n".join(page.errors([record]))),
+              [("a, b, c", words, "4", "no end")])
 
 
 def check_numbers():
@@ -52,6 +63,20 @@ def check_numbers():
         record["title"] for record in records if record["parallel"] == "fsdp2" and any(not one["differ"] for one in record["meta"].values())], [])
 
 
+def check_cells():
+    records = page.Page([], list(page.TITLES)).records.values()
+    ways = [(way, record) for record in records for way in ("plain", "meta") if (way, record["parallel"]) != ("meta", page.WITHOUT_META)]
+    equal("no cell is missing", [f"{record['title']}, {record['parallel']}, {ranks} ranks, {way}" for way, record in ways
+                                 for ranks in page.WORLDS[record["parallel"]] if str(ranks) not in record[way]], [])
+    parallel = {record["title"]: set() for record in records}
+    for record in records:
+        parallel[record["title"]].add(record["parallel"])
+    equal("each model has the ways to shard that need nothing of it", [title for title, ways in parallel.items()
+                                                                      if not {"fsdp1", "fsdp2", "pipeline", "offload", "replicas"} <= ways], [])
+
+
 check_rows()
+check_errors()
 check_numbers()
+check_cells()
 sys.exit(end())

@@ -16,6 +16,9 @@ TITLES = {"fsdp1": "FSDP1", "fsdp2": "FSDP2", "tp": "tensor parallel", "tp-fsdp2
           "pipeline": "pipeline stages", "experts": "expert parallel", "experts-fsdp2": "expert parallel in twos, and FSDP2",
           "offload": "FSDP2, offloaded to the host",
           "replicas": "replicas (DDP)"}
+# How a model is sharded, and the numbers of ranks with which that is another thing than with fewer.
+WORLDS = {"fsdp1": (1, 2, 4, 8), "fsdp2": (1, 2, 4, 8), "tp": (2, 4), "tp-fsdp2": (4, 8), "pipeline": (2, 4), "experts": (2, 4),
+          "experts-fsdp2": (8,), "offload": (2, 4), "replicas": (2, 4)}
 SHOWN = 8  # digits of a digest
 WITHOUT_META = "replicas"
 SAME = "as one device"
@@ -41,8 +44,9 @@ ranks. Inverse frequencies of rotary embeddings are right up to rounding: transf
 In *pipeline stages* each rank frees the tensors of other stages, and after a meta device initialises its own module by module; in
 *expert parallel* it keeps some experts of the stacked parameters (`Shard(0)`); *offloaded to the host* is FSDP2 with
 `CPUOffloadPolicy`, and after a meta device `to_empty(device="cpu")`, as torchtitan does. *None*: nobody recommends a meta device for
-replicas, each of which keeps the whole model. Where a cell is empty, that number of ranks is not one of this way to shard, or
-was not run. Each row names the commits that its cells were made with.
+replicas, each of which keeps the whole model. Where a cell is empty, that number of ranks is not one of this way to shard. A model has
+rows of tensor parallelism where [models.py](../../tests/frameworks/values/models.py) has a plan for it, and of expert parallelism where
+it has experts. Each row names the commits that its cells were made with.
 
 The first rows are those of [pytorch#168058](https://github.com/pytorch/pytorch/issues/168058): shards have other values on other
 numbers of ranks.
@@ -50,12 +54,14 @@ numbers of ranks.
 """
 HEADER = ("| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | 8 ranks |"
           " its buffers as one device | commit |")
-FAILED = re.compile(r"^- (.+), ([^,]+|[^,]+, and FSDP2|FSDP2, [^,]+), (\d) ranks, after a meta device: `(.*)`$", re.M)
+FAILED = re.compile(rf"^- (.+?), ({'|'.join(map(re.escape, TITLES.values()))}), (\d) ranks, after a meta device: `(.*)`$", re.M)
 FAILED_HEAD = """
 ## Runs that ended with an error
 
 Of these it is not known whether the values are those of one device. transformers' initialiser of Mamba copies plain tensors into
-DTensors, which PyTorch refuses.
+DTensors, which PyTorch refuses. timm's Swin makes a block's mask on the device of the block's first norm, which is still the meta device
+where each module is initialised by itself. torchtitan's Llama 3 cuts the output layer's values off at three standard deviations:
+`trunc_normal_` draws again, until none is outside, and of shards on the host PyTorch draws the same numbers each time.
 
 """
 
@@ -116,13 +122,14 @@ def record_of(row):
 
 
 def joined(old, new):
-    """The cells of both, the new ones first; old digests are short."""
-    for way in ("plain", "meta"):
-        for ranks, found in old[way].items():
-            of_one = {"digest": new["one"]} if found.get("digest") == old["one"] else {}
-            new[way].setdefault(ranks, {**found, **of_one})
-    if new["commit"] not in old["commit"].split(", "):
-        new["commit"] = f"{old['commit']}, {new['commit']}"
+    """The cells of both, the new ones first; old digests are short. The old commits stay while a cell of theirs may."""
+    kept = [(way, ranks) for way in ("plain", "meta") for ranks in old[way] if ranks not in new[way]]
+    for way, ranks in kept:
+        found = old[way][ranks]
+        of_one = {"digest": new["one"]} if found.get("digest") == old["one"] else {}
+        new[way][ranks] = {**found, **of_one}
+    if kept:
+        new["commit"] = ", ".join(dict.fromkeys([*old["commit"].split(", "), new["commit"]]))
 
 
 def errors(records):
