@@ -13,24 +13,24 @@ from check_entries import SOURCE, read_rows
 PAGE = os.path.join(SOURCE, "docs", "entry-points.md")
 CLASSES = {
     "OWN": "the shim answers or transforms the call for deferred ranges",
-    "OBSERVE": "the shim materialises or tracks what the call can touch, then forwards it",
-    "SEAL": "not modelled: everything deferred is materialised, then the driver is called",
+    "OBSERVE": "the shim materialises or tracks all that the call can touch, then forwards the call",
+    "SEAL": "not modelled: the shim materialises everything deferred, then calls the driver",
     "FORWARD": "the program gets the driver's own function",
 }
 HEAD = """# Entry points
 
-Every symbol that `libcuda.so.1` of CUDA 13.0 exports, but those of the debugger (`cudbg`), and every
-function that `cuda.h` of 13.1 to 13.5 added, has one class and a reason for it. A function that is not listed is sealed when a program
-looks it up, and so is a newer ABI of a name that is ([design](design/calls.md#entry)).
+This page lists each symbol that `libcuda.so.1` of CUDA 13.0 exports, except those of the debugger (`cudbg`), and each
+function that `cuda.h` of 13.1 to 13.5 added, with its class and the reason for the class. The shim seals a function that
+the list lacks when a program looks the function up, and also a newer ABI of a listed name ([design](design/calls.md#entry)).
 
-- Symbols of a chapter that are treated alike share a row. If only their suffix differs,
-  the first stands in full, the others by their suffix: `cuMemcpy`, `_ptds`.
-- *Allocation* means one that the shim defers.
-- A kernel that is given *tracked* memory can reach anything, because the host or another API can
-  write addresses there unseen.
-- To set the *gate* means that from then on a write is recorded only on an idle stream.
-- `tests/static/entries_page.py --write` makes this page from `shim/entries.def`, the table that also
-  makes the shim's entry points.
+- Symbols of a chapter that have the same class and reason share a row. If only their suffix differs, the row gives the
+  first in full, and the suffix of the others: `cuMemcpy`, `_ptds`.
+- *Allocation* means an allocation that the shim defers.
+- A kernel that gets *tracked* memory can reach anything, because the host or another API can write addresses there
+  without a call that the shim sees.
+- After a call that sets the *gate*, the shim records a write only on an idle stream.
+- `tests/static/entries_page.py --write` makes this page from `shim/entries.def`, the table that also makes the shim's
+  entry points.
 
 """
 
