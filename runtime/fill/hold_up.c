@@ -17,8 +17,8 @@ enum { FIRST_MS = 10, MOST_MS = 10000 };
 
 static bool is_quiet_within(uint64_t ms)
 {
-    return !ms_is_capturing() && ms_examining_end_within(ms) == CUDA_SUCCESS &&
-           !ms_has_late_payloads() && ms_evict_reads_are_queued();
+    return !ms_is_capturing() && ms_examining_end_within(ms) && !ms_has_late_payloads() &&
+           ms_evict_reads_are_queued();
 }
 
 /* With patience: a busy machine takes longer than a few queries to end an event, also where nothing
@@ -50,7 +50,7 @@ bool ms_hold_up_begin(struct ms_fault *fault)
         now = ms_clock_ns(CLOCK_MONOTONIC);
         if (ms_is_capturing())
             return ms_fault_set(fault, "a stream of the program is being captured");
-        if (ms_examining_end_within(now < until ? (until - now) / MS_NS_PER_MS : 0) != CUDA_SUCCESS)
+        if (!ms_examining_end_within(now < until ? (until - now) / MS_NS_PER_MS : 0))
             break;
         if (ms_quiesce_begin(patience_ms)) {
             if (is_quiet_within(patience_ms)) {

@@ -60,39 +60,18 @@ void ms_examining_forget_context(CUcontext context)
     }
 }
 
+/* A way to ask whether all work of a context is done, or is within `ms` milliseconds. */
+typedef bool asked(CUcontext context, uint64_t ms);
+
 /* A context counts as done if the driver cannot tell. */
-static bool is_done(CUcontext context)
+static bool is_done(CUcontext context, uint64_t unused)
 {
     const CUresult state = ms_order_context_poll(context);
+    (void)unused;
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static bool are_done(CUcontext current, CUdevice device)
-{
-    if (atomic_load(&are_too_many) || (!is_known(current) && !is_done(current)))
-        return false;
-    for (int at = 0; at < MAX_CONTEXTS; at++) {
-        const CUcontext context = atomic_load(&contexts[at].context);
-        if (context != NULL && ms_peers_reach(device, atomic_load(&contexts[at].device)) &&
-            !is_done(context))
-            return false;
-    }
-    return true;
-}
-
-static bool are_idle(CUcontext current, uint64_t ms)
-{
-    if (atomic_load(&are_too_many) ||
-        (!is_known(current) && !ms_order_context_ends_within(current, ms)))
-        return false;
-    for (int at = 0; at < MAX_CONTEXTS; at++) {
-        const CUcontext context = atomic_load(&contexts[at].context);
-        if (context != NULL && !ms_order_context_ends_within(context, ms))
-            return false;
-    }
-    return true;
-}
-
+/* Waits without limit if the driver cannot tell. */
 static bool ends_within(CUcontext context, uint64_t ms)
 {
     return ms_fact_holds(MS_EVERY_DEVICE, MS_FACT_CONTEXT_EVENT)
@@ -100,14 +79,23 @@ static bool ends_within(CUcontext context, uint64_t ms)
                : ms_order_context_wait(context) == CUDA_SUCCESS;
 }
 
-CUresult ms_examining_end_within(uint64_t ms)
+/* Asks about each context that can reach memory of the device; MS_EVERY_DEVICE: about each. */
+static bool are_done(CUdevice device, asked *is_done_within, uint64_t ms)
 {
-    bool have_ended = !atomic_load(&are_too_many);
-    for (int at = 0; at < MAX_CONTEXTS && have_ended; at++) {
+    bool are = !atomic_load(&are_too_many);
+    for (int at = 0; at < MAX_CONTEXTS && are; at++) {
         const CUcontext context = atomic_load(&contexts[at].context);
-        have_ended = context == NULL || ends_within(context, ms);
+        const bool is_asked =
+            context != NULL && (device == MS_EVERY_DEVICE ||
+                                ms_peers_reach(device, atomic_load(&contexts[at].device)));
+        are = !is_asked || is_done_within(context, ms);
     }
-    return have_ended ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return are;
+}
+
+bool ms_examining_end_within(uint64_t ms)
+{
+    return are_done(MS_EVERY_DEVICE, ends_within, ms);
 }
 
 void ms_examining_launched(void)
@@ -123,7 +111,9 @@ bool ms_examining_no_kernel(CUcontext current)
     const bool is_counted = ms_defers_any(); /* launches count; the end of that changes `now` */
     if (is_counted && atomic_load(&idle_after) == now)
         return true;
-    const bool is_idle = are_idle(current, ms_order_patience(&patience));
+    const uint64_t ms = ms_order_patience(&patience);
+    const bool is_idle = are_done(MS_EVERY_DEVICE, ms_order_context_ends_within, ms) &&
+                         (is_known(current) || ms_order_context_ends_within(current, ms));
     ms_order_waited(&patience, !is_idle);
     if (is_idle && is_counted)
         atomic_store(&idle_after, now);
@@ -142,7 +132,7 @@ bool ms_examining_is_complete(CUcontext current, CUdevice device)
     const uint64_t now = UINT64_C(1) + atomic_load(&ms_hot.unexamined);
     if (atomic_load(&over[device]) == now)
         return true;
-    if (!are_done(current, device))
+    if (!are_done(device, is_done, 0) || (!is_known(current) && !is_done(current, 0)))
         return false;
     atomic_store(&over[device], now);
     return true;

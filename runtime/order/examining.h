@@ -38,11 +38,9 @@ void ms_examining_launched(void);
  */
 bool ms_examining_no_kernel(CUcontext current);
 
-/*
- * CUDA_SUCCESS if all work of each context is done within `ms` milliseconds a context; else
- * CUDA_ERROR_NOT_READY. Waits without limit if the driver cannot tell.
- */
-CUresult ms_examining_end_within(uint64_t ms);
+/* True if all work of each context is done within `ms` milliseconds a context. Waits without limit
+ * if the driver cannot tell. */
+bool ms_examining_end_within(uint64_t ms);
 
 /* The contexts of the process. */
 void ms_examining_add_context(CUcontext context, CUdevice device);
