@@ -96,7 +96,7 @@ static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
 
 /* Polls for a moment. Streams and contexts have separate patience: a context may be busy for long
  * while the stream of a copy is not. */
-static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
+static CUresult wait_a_moment(CUstream stream, CUcontext context)
 {
     static struct ms_patience kinds[2];
     struct ms_patience *patience = &kinds[context != NULL];
@@ -106,18 +106,13 @@ static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
     return state;
 }
 
-static CUresult wait_a_moment(CUstream stream)
-{
-    return wait_a_moment_for(stream, NULL);
-}
-
 CUresult ms_order_context_poll(CUcontext context)
 {
     struct ms_driver_scope scope;
     CUresult result = ms_driver_enter(context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = wait_a_moment_for(NULL, context);
+    result = wait_a_moment(NULL, context);
     ms_driver_leave(&scope);
     return result;
 }
@@ -229,7 +224,7 @@ bool ms_order_may_record(CUstream stream)
     if (ms_is_capturing())
         return false;
     if (ms_is_gated()) {
-        const CUresult state = wait_a_moment(stream);
+        const CUresult state = wait_a_moment(stream, NULL);
         if (state == CUDA_ERROR_NOT_READY)
             ms_why_fall_back(MS_REASON_BUSY_STREAM, 0);
         return state == CUDA_SUCCESS;
