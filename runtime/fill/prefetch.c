@@ -75,7 +75,7 @@ static bool is_local(const struct ms_allocation *allocation, const struct ms_con
 
 static bool was_resident(const struct ms_allocation *allocation, const struct ms_content *content)
 {
-    return ms_restore_is_due(allocation) && content->locality != MS_REMOTE && is_missing(content);
+    return allocation->notes.was_resident && content->locality != MS_REMOTE && is_missing(content);
 }
 
 /* Lists the part's wanted bytes, none of which is present. */

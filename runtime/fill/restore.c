@@ -146,7 +146,7 @@ static void set_lineage(struct comparison *comparison, struct ms_range range)
         return;
     if (content.kind == MS_SOURCE && ms_shard_is_active())
         ms_shard_add_copy(content.source, content.source_offset, range.end - range.begin);
-    ms_restore_mark(allocation);
+    allocation->notes.was_resident = true;
     comparison->restoring->bytes += range.end - range.begin;
     comparison->has_found = true;
 }
@@ -333,7 +333,7 @@ CUresult ms_restore_keep(void)
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL) {
-        if (!ms_restore_is_due(allocation))
+        if (!allocation->notes.was_resident)
             continue;
         const CUresult kept = keep(allocation);
         allocation->notes.was_resident = kept != CUDA_SUCCESS;

@@ -2,8 +2,8 @@
 /*
  * Gives resident bytes their lineage back: bytes that are still equal to the file, or the result of
  * the recorded launch, from which they came (origins.h) become cached, with that origin as their
- * lineage. Their allocation is marked (ms_restore_mark), because kernels may know it by an
- * address that nobody has seen.
+ * lineage. Their allocation is marked (notes.was_resident): it must become resident again, because
+ * kernels may know it by an address that nobody has seen.
  */
 #pragma once
 
@@ -43,18 +43,6 @@ void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring
  */
 size_t ms_restore_all(void);
 
-/* The claimed allocation was resident, and must become resident again: kernels may know it by an
- * address that nobody has seen. */
-static inline void ms_restore_mark(struct ms_allocation *allocation)
-{
-    allocation->notes.was_resident = true;
-}
-
-static inline bool ms_restore_is_due(const struct ms_allocation *allocation)
-{
-    return allocation->notes.was_resident;
-}
-
 /* Makes the written bytes of all marked allocations resident again. An allocation for which
- * that fails stays due. Returns the first failure. The caller holds no claim. */
+ * that fails stays marked. Returns the first failure. The caller holds no claim. */
 CUresult ms_restore_keep(void);

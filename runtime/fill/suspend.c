@@ -286,7 +286,7 @@ static void set_kept(const struct kept *kept)
     const size_t begin = kept->range.begin, end = kept->range.end;
     add_uses(allocation, begin, end);
     if (ms_bytes_set(allocation, begin, end, &kept->content) == CUDA_SUCCESS)
-        ms_restore_mark(allocation);
+        allocation->notes.was_resident = true;
 }
 
 static size_t pinned_bytes(const struct ms_backing *backing)
@@ -413,7 +413,7 @@ static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
     struct ms_allocation *allocation = NULL;
     *context_out = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL) {
-        if (!ms_restore_is_due(allocation) || allocation->device != device)
+        if (!allocation->notes.was_resident || allocation->device != device)
             continue;
         bytes += missing_bytes_of(ms_allocation_lineage(allocation));
         *context_out = allocation->context;

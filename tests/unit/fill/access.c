@@ -10,7 +10,6 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/fill/restore.h"
 #include "runtime/fill/suspend.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
@@ -706,7 +705,7 @@ MS_TEST_BETWEEN(start_two, end_two, a_call_that_can_reach_anything_seals)
 MS_TEST_BETWEEN(start_two, end_two, an_access_brings_suspended_memory_back_first)
 {
     ms_suspend_is_set = true;
-    ms_restore_mark(high_one);
+    high_one->notes.was_resident = true;
     fake.total_bytes = SIZE - 1;
     CHECK_EQ(ms_access_all(MS_REASON_SEALED), CUDA_ERROR_OUT_OF_MEMORY);
     check_backed(0, 0);

@@ -408,8 +408,8 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_are_read_in_the_
     content.source_offset = 0;
     fake_set(high, 0, HALF, &content);
     fake_set(stays, 0, HALF, &fill);
-    ms_restore_mark(low);
-    ms_restore_mark(high);
+    low->notes.was_resident = true;
+    high->notes.was_resident = true;
     const struct ms_content remote = {.kind = MS_FILL, .locality = MS_REMOTE};
     fake_set(allocation, HALF, HALF + FAKE_GRANULE, &remote);
     CHECK(ms_prefetch_residents());
@@ -421,7 +421,8 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_are_read_in_the_
           fake.work[fake.work_count - 1].address >= low->address);
     CHECK_BYTES((void *)(uintptr_t)low->address, file.data + HALF, HALF);
     CHECK_BYTES((void *)(uintptr_t)high->address, file.data, HALF);
-    CHECK(ms_restore_is_due(low) && ms_restore_is_due(high)); /* who asked knows what is missing */
+    CHECK(low->notes.was_resident &&
+          high->notes.was_resident); /* who asked knows what is missing */
     fake_set(allocation, HALF, HALF + FAKE_GRANULE, &undefined);
     fake_allocation_free(first);
     fake_allocation_free(stays);
@@ -429,7 +430,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_are_read_in_the_
 
 MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_that_cannot_be_read_are_told)
 {
-    ms_restore_mark(allocation);
+    allocation->notes.was_resident = true;
     CHECK_EQ(truncate(file.path, 100), 0);
     CHECK(!ms_prefetch_residents());
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
@@ -452,7 +453,7 @@ static void check_batches(size_t left_out, size_t batches)
         for (size_t at = 0; at < bytes; at += PIECE)
             fake_set(all[i], at, at + PIECE - (at > 0 ? 0 : left_out),
                      &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
-        ms_restore_mark(all[i]);
+        all[i]->notes.was_resident = true;
     }
     CHECK(ms_prefetch_residents());
     transfers.is_pretended = false;
@@ -496,7 +497,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_compares_its_by
         fake_set(allocation, at, at + FAKE_GRANULE, &content);
     }
     *((unsigned char *)(uintptr_t)ms_shadow_address(allocation, 3 * FAKE_GRANULE) - 1) ^= 1;
-    ms_restore_mark(allocation);
+    allocation->notes.was_resident = true;
     CHECK(ms_prefetch_residents());
     CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_RANGES), 2);
     CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_BYTES), 2 * FAKE_GRANULE);
@@ -509,7 +510,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_without_host_me
 {
     const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
                             of_file = {.kind = MS_SOURCE, .source = file.source};
-    ms_restore_mark(allocation);
+    allocation->notes.was_resident = true;
     int refused = 0, before = 0;
     bool has_all = false;
     for (int pieces = -1; !has_all || !fails_once; pieces++) {
@@ -740,8 +741,8 @@ STORY_BETWEEN(
 
 /* Who asks for it back has to have room for all of it. */
 STORY_BETWEEN(start_without_plan, end_without_plan, a_plan_leaves_suspended_bytes_suspended,
-              ms_config.plan_mode = MS_ENFORCE, ms_restore_mark(allocation), give_plan(1),
-              ms_prefetch_arrive(true, true), IS(ms_restore_is_due(allocation)),
+              ms_config.plan_mode = MS_ENFORCE, allocation->notes.was_resident = true, give_plan(1),
+              ms_prefetch_arrive(true, true), IS(allocation->notes.was_resident),
               EQUALS(ms_allocation_lineage(allocation)->resident_bytes, 0),
               EQUALS(ms_allocation_backing(allocation)->backed_bytes, HALF))
 

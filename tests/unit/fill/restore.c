@@ -50,11 +50,11 @@ MS_TEST_BETWEEN(start, end, a_restore_makes_written_bytes_resident_again)
     fake_set(allocation, 2 * G, 3 * G, &(struct ms_content){.kind = MS_FILL});
     fake_set(allocation, 6 * G, BYTES, &fill);
     fake_set(other, 0, BYTES, &fill);
-    CHECK(!ms_restore_is_due(allocation));
-    ms_restore_mark(allocation);
-    CHECK(ms_restore_is_due(allocation) && !ms_restore_is_due(other));
+    CHECK(!allocation->notes.was_resident);
+    allocation->notes.was_resident = true;
+    CHECK(allocation->notes.was_resident && !other->notes.was_resident);
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
-    CHECK(!ms_restore_is_due(allocation));
+    CHECK(!allocation->notes.was_resident);
     CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * G);
     CHECK(byte_at(G)[0] == 7 && byte_at(2 * G)[0] == 0 && byte_at(BYTES)[-1] == 7);
@@ -71,13 +71,13 @@ MS_TEST_BETWEEN(start, end, an_allocation_that_cannot_be_restored_stays_as_it_is
     struct ms_allocation *last = first == other ? allocation : other;
     fake_set(first, 0, G, &fill);
     fake_set(last, 0, G, &fill);
-    ms_restore_mark(first);
-    ms_restore_mark(last);
+    first->notes.was_resident = true;
+    last->notes.was_resident = true;
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_restore_keep(), CUDA_ERROR_UNKNOWN);
-    CHECK(ms_restore_is_due(first) && !ms_restore_is_due(last));
+    CHECK(first->notes.was_resident && !last->notes.was_resident);
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
-    CHECK(!ms_restore_is_due(first) && ms_allocation_lineage(first)->resident_bytes == G);
+    CHECK(!first->notes.was_resident && ms_allocation_lineage(first)->resident_bytes == G);
     fake_allocation_free(other);
 }
 
@@ -126,7 +126,7 @@ MS_TEST_BETWEEN(start, end, a_restore_without_origins_begins_nothing)
 MS_TEST_BETWEEN(read_file, forget_file, a_restore_caches_bytes_that_are_still_the_files)
 {
     CHECK_EQ(restore(), 4 * G);
-    CHECK(ms_restore_is_due(allocation));
+    CHECK(allocation->notes.was_resident);
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 4 * G);
     const struct ms_extent extent = at(2 * G + 5);
     CHECK(extent.content.kind == MS_SOURCE && extent.content.source_offset == G + 5);
@@ -165,7 +165,7 @@ MS_TEST_BETWEEN(read_file, forget_file, an_origin_that_gives_other_bytes_is_forg
     for (size_t offset = G; offset < 5 * G; offset += G)
         byte_at(offset)[0] ^= 1;
     CHECK_EQ(restore(), 0);
-    CHECK(!ms_restore_is_due(allocation));
+    CHECK(!allocation->notes.was_resident);
     CHECK(!ms_restore_begin(&restoring, false));
 }
 
@@ -240,7 +240,7 @@ MS_TEST_BETWEEN(read_file, forget_file, a_restore_without_origins_enters_no_cont
     allocation = other;
     CHECK_EQ(restore(), 0);
     CHECK_EQ(fake.calls[FAKE_ctx_get_current], asked);
-    CHECK(!ms_restore_is_due(other));
+    CHECK(!other->notes.was_resident);
     allocation = mine;
     fake_allocation_free(other);
     CHECK_EQ(restore(), 4 * G);
@@ -309,7 +309,7 @@ static void check_nothing_is_found(void)
     CHECK_EQ(restore(), 0);
     CHECK(fake_has_failed());
     CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
-    CHECK(!ms_restore_is_due(allocation));
+    CHECK(!allocation->notes.was_resident);
 }
 
 /* And is found the next time: nothing was compared. */
@@ -332,7 +332,7 @@ MS_TEST_BETWEEN(start, end, runs_of_what_was_written_are_kept_each_by_itself)
     fake_set(allocation, 100, G, &other);
     fake_set(allocation, 3 * G, 4 * G, &fill);
     fake_set(allocation, 6 * G, 7 * G, &other);
-    ms_restore_mark(allocation);
+    allocation->notes.was_resident = true;
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
     CHECK(byte_at(99)[0] == 7 && byte_at(100)[0] == 8 && byte_at(3 * G)[0] == 7);
     CHECK_EQ(byte_at(6 * G)[0], 8);
@@ -346,13 +346,13 @@ MS_TEST_BETWEEN(start, end, keeping_allocations_goes_on_after_a_failure)
     struct ms_allocation *all[3] = {allocation, fake_allocation(G), fake_allocation(G)};
     for (int i = 0; i < 3; i++) {
         fake_set(all[i], 0, G, &fill);
-        ms_restore_mark(all[i]);
+        all[i]->notes.was_resident = true;
     }
     fake_fail(FAKE_mem_create, 2, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_restore_keep(), CUDA_ERROR_UNKNOWN);
     int due = 0;
     for (int i = 0; i < 3; i++)
-        due += ms_restore_is_due(all[i]);
+        due += all[i]->notes.was_resident;
     CHECK_EQ(due, 1);
     fake.total_bytes = fake.physical_bytes;
     CHECK_EQ(ms_restore_keep(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -465,7 +465,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_restore_caches_bytes_a_launch_wo
     const struct ms_extent extent = at(3 * G + 7);
     CHECK(extent.content.kind == MS_LAUNCHED && extent.content.cached && extent.end == MADE);
     CHECK_EQ(extent.content.source_offset, 3 * G + 7);
-    CHECK(ms_restore_is_due(allocation));
+    CHECK(allocation->notes.was_resident);
 }
 
 MS_TEST_BETWEEN(start_launched, end_launched, a_restore_leaves_changed_bytes_of_a_launch_alone)

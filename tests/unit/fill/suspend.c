@@ -120,7 +120,7 @@ static void tells(size_t freed, size_t replayed, size_t stored, size_t zeros)
 static void resumes(void)
 {
     CHECK_EQ(ms_suspend_take_back(), CUDA_SUCCESS);
-    CHECK(!ms_suspend_is_active() && !ms_restore_is_due(all[0]));
+    CHECK(!ms_suspend_is_active() && !all[0]->notes.was_resident);
 }
 
 static void fails_to(const char *folder, const char *why)
@@ -151,7 +151,7 @@ STORY_ALONE(a_process_without_an_allocation_suspends_nothing, fake_start(), told
 
 STORY(suspending_stores_written_bytes_and_brings_them_back, fills(G, 3 * G, 5),
       fills(4 * G, 5 * G, 0), writes(0, 6 * G, 7 * G, sevens), suspends(),
-      tells(3 * G, 0, 2 * G, G), device_lends(0), IS(ms_restore_is_due(all[0])),
+      tells(3 * G, 0, 2 * G, G), device_lends(0), IS(all[0]->notes.was_resident),
       IS(at(G).content.kind == MS_SOURCE && at(G).end == 3 * G),
       IS(at(4 * G).content.kind == MS_FILL && at(4 * G).content.pattern == 0), resumes(),
       finds(G, 3 * G, 5), finds(4 * G, 5 * G, 0), finds(6 * G, 7 * G, 7), has_resident(0, 4 * G),
@@ -261,8 +261,8 @@ STORY(suspending_stores_changed_bytes_of_a_file_alone, has_read_file(),
       EQUALS(memcmp(byte_of(0, 3 * G), story_file.data + 2 * G, 2 * G), 0))
 /* Bytes that were found to be the file's are resident again. */
 STORY(suspending_that_fails_leaves_all_as_it_was, has_read_file(), memset(byte_of(0, 2 * G), 9, G),
-      ms_config.suspend_bytes = 1, fails("METASHARD_SUSPEND_BYTES"), IS(!ms_restore_is_due(all[0])),
-      has_cached(0, 0), has_bytes_of_file(0, G, G))
+      ms_config.suspend_bytes = 1, fails("METASHARD_SUSPEND_BYTES"),
+      IS(!all[0]->notes.was_resident), has_cached(0, 0), has_bytes_of_file(0, G, G))
 STORY(a_suspended_process_stays_so_after_a_failure, fills(0, G, 5), suspends(),
       fills(2 * G, 3 * G, 6), ms_config.suspend_bytes = 1, IS(!ms_suspend(NULL, &told, &fault)),
       IS(ms_suspend_is_active() && at(0).content.kind == MS_SOURCE),
@@ -283,7 +283,7 @@ static void stays_when(bool is_exported, bool is_opened)
     all[0]->is_opened = is_opened;
     suspends();
     tells(0, 0, 0, 0), leaves(3 * G, 0, 0), has_resident(0, G);
-    CHECK(!ms_restore_is_due(all[0]));
+    CHECK(!all[0]->notes.was_resident);
     resumes();
 }
 
@@ -436,7 +436,7 @@ STORY(suspending_releases_claims_if_it_cannot_claim_all, has_many(), live_before
 STORY(coming_back_without_room_takes_nothing_from_others, open_log(MS_ERROR), fills(0, 3 * G, 5),
       suspends(), fake.calls[FAKE_mem_create] = 0, fake.total_bytes = 3 * G - 1, pauses = 0,
       EQUALS(ms_suspend_take_back(), CUDA_ERROR_OUT_OF_MEMORY),
-      IS(ms_suspend_is_active() && ms_restore_is_due(all[0])),
+      IS(ms_suspend_is_active() && all[0]->notes.was_resident),
       EQUALS(fake.calls[FAKE_mem_create], 0), EQUALS(pauses, 0),
       said(1, "this process is suspended, and the device has no memory"), fake.total_bytes = 3 * G,
       fake.calls[FAKE_mem_get_info] = fake.calls[FAKE_ctx_push_current] = 0, resumes(),
