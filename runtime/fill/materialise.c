@@ -723,21 +723,12 @@ static bool still_waits(const struct ms_allocation *to, const struct ms_extent *
            fills_granule(content) && ms_materialise_has_room(extent->end - extent->begin);
 }
 
-/* The allocation at an address, which MS_CLAIMED *claimed_out lets go: `own`, which the caller has
- * claimed, or another. NULL: there is none, or another thread works on it. */
-static struct ms_allocation *find_beside(struct ms_allocation *own, CUdeviceptr address,
-                                         struct ms_allocation **claimed_out)
-{
-    const bool is_own = address - own->address < own->bytes;
-    *claimed_out = is_own ? NULL : ms_space_try_claim(address);
-    return is_own ? own : *claimed_out;
-}
-
-/* find_beside, for a place that waits. NULL also if the allocation is of another context. */
+/* ms_materialise_beside, for a place that waits. NULL also if the allocation is of another
+ * context. */
 static struct ms_allocation *find_place(struct ms_allocation *own, CUdeviceptr address,
                                         struct ms_allocation **claimed_out)
 {
-    struct ms_allocation *to = find_beside(own, address, claimed_out);
+    struct ms_allocation *to = ms_materialise_beside(own, address, claimed_out);
     return to != NULL && to->context == own->context ? to : NULL;
 }
 
@@ -831,7 +822,7 @@ static bool bring_block(struct ms_allocation *claimed, const struct ms_recorded_
 {
     const struct ms_launch_input *input = recorded->input;
     MS_CLAIMED struct ms_allocation *other;
-    struct ms_allocation *allocation = find_beside(claimed, input->address, &other);
+    struct ms_allocation *allocation = ms_materialise_beside(claimed, input->address, &other);
     if (allocation == NULL || !ms_replay_holds_input(allocation, recorded, needed))
         return false;
     const size_t begin = ms_offset(allocation, input->address) + needed.begin;

@@ -60,6 +60,17 @@ void ms_materialise_unfilled(void);
 /* MS_NEED_OVERWRITE for a copy or set that the driver does: fills its granules later. */
 CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end);
 
+/* The allocation at an address: `own`, which the caller has claimed, or another, which MS_CLAIMED
+ * *claimed_out lets go. NULL: there is none, or somebody works on it already. */
+static inline struct ms_allocation *ms_materialise_beside(struct ms_allocation *own,
+                                                          CUdeviceptr address,
+                                                          struct ms_allocation **claimed_out)
+{
+    const bool is_own = address - own->address < own->bytes;
+    *claimed_out = is_own ? NULL : ms_space_try_claim(address);
+    return is_own ? own : *claimed_out;
+}
+
 /* True if enough of the device's memory is left then for the other bytes that a call needs. */
 static inline bool ms_materialise_has_room(size_t bytes)
 {

@@ -74,16 +74,6 @@ static void add(const struct note *note)
     ms_lock_drop(&table.lock);
 }
 
-static struct note make_note(const struct ms_allocation *source, size_t from, size_t bytes,
-                             const struct ms_content *content)
-{
-    return (struct note){.file = ms_content_file(content),
-                         .offset = content->source_offset,
-                         .bytes = bytes,
-                         .address = source->address + from,
-                         .allocation_id = source->id};
-}
-
 void ms_reuse_forget(const struct ms_allocation *written, size_t begin, size_t bytes)
 {
     const CUdeviceptr address = written->address + begin;
@@ -203,7 +193,11 @@ bool ms_reuse_note(const struct ms_copied *copied)
         return note_snapshot(copied);
     if (!is_noted(content, copied->bytes))
         return false;
-    const struct note note = make_note(copied->source, copied->from, copied->bytes, content);
+    const struct note note = {.file = ms_content_file(content),
+                              .offset = content->source_offset,
+                              .bytes = copied->bytes,
+                              .address = copied->source->address + copied->from,
+                              .allocation_id = copied->source->id};
     if (copy == NULL)
         return is_again(&note);
     add(&note);
@@ -298,20 +292,10 @@ static size_t copy_original(struct ms_allocation *original, const struct note *n
     return is_done ? bytes : 0;
 }
 
-/* The allocation at an address: `claimed` (may be NULL), or another, which the function claims.
- * NULL: there is no allocation, or another thread works on it. */
-static struct ms_allocation *find_at(CUdeviceptr address, struct ms_allocation *claimed,
-                                     struct ms_allocation **claimed_now_out)
-{
-    const bool is_own = claimed != NULL && address - claimed->address < claimed->bytes;
-    *claimed_now_out = is_own ? NULL : ms_space_try_claim(address);
-    return is_own ? claimed : *claimed_now_out;
-}
-
 static size_t use_original(const struct note *note, const struct wanted *wanted)
 {
     MS_CLAIMED struct ms_allocation *other;
-    struct ms_allocation *original = find_at(note->address, wanted->copy, &other);
+    struct ms_allocation *original = ms_materialise_beside(wanted->copy, note->address, &other);
     return original != NULL ? copy_original(original, note, wanted) : 0;
 }
 
@@ -371,7 +355,8 @@ static bool holds_input(struct ms_allocation *claimed, const struct ms_content *
                         size_t bytes)
 {
     MS_CLAIMED struct ms_allocation *other;
-    const struct ms_allocation *input = find_at(content->recorded->input->address, claimed, &other);
+    const struct ms_allocation *input =
+        ms_materialise_beside(claimed, content->recorded->input->address, &other);
     return input != NULL &&
            ms_replay_holds_input(input, content->recorded,
                                  ms_replay_needed(content->recorded, content->source_offset,
@@ -403,8 +388,7 @@ static void make_results(struct ms_allocation *allocation, size_t begin, size_t 
 
 static void make_dependent(const struct dependent *dependent)
 {
-    MS_CLAIMED struct ms_allocation *other;
-    struct ms_allocation *allocation = find_at(dependent->address, NULL, &other);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(dependent->address);
     if (allocation == NULL || allocation->id != dependent->allocation_id)
         return;
     const size_t begin = ms_offset(allocation, dependent->address);
