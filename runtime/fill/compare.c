@@ -78,10 +78,10 @@ static CUresult compare_on_device(const struct pair *pair, CUcontext context, CU
         result =
             ms_driver.launch_kernel(kernel, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS,
                                     1, 1, THREADS, 1, 1, 0, stream, params, NULL);
-    const CUresult waited = ms_driver_wait(stream);
+    result = ms_replay_end(stream, result);
     *found_out = *found;
     ms_pinned_pool_drop(&area);
-    return result != CUDA_SUCCESS ? result : waited;
+    return result;
 }
 
 /* --- on the host */
@@ -92,8 +92,7 @@ static CUresult read_both(const struct pair *pair, size_t offset, size_t bytes, 
     CUresult result = ms_driver.memcpy_dtoh_async(memory, pair->memory + offset, bytes, stream);
     if (result == CUDA_SUCCESS)
         result = ms_driver.memcpy_dtoh_async(shadow, pair->shadow + offset, bytes, stream);
-    const CUresult waited = ms_driver_wait(stream);
-    return result != CUDA_SUCCESS ? result : waited;
+    return ms_replay_end(stream, result);
 }
 
 static void compare_bytes(const unsigned char *memory, const unsigned char *shadow, size_t bytes,

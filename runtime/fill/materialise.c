@@ -212,20 +212,15 @@ static CUresult send_files(struct ms_allocation *allocation, size_t begin, size_
     if (result != CUDA_SUCCESS)
         return result;
     result = replay_files(allocation, begin, end, stream, &are_done);
-    const CUresult waited = ms_driver_wait(stream);
-    if (result != CUDA_SUCCESS || waited != CUDA_SUCCESS)
-        return result != CUDA_SUCCESS ? result : waited;
-    return are_done ? set_files_present(allocation, begin, end) : CUDA_SUCCESS;
+    result = ms_replay_end(stream, result);
+    return result == CUDA_SUCCESS && are_done ? set_files_present(allocation, begin, end) : result;
 }
 
 /* Sends an extent of a snapshot by itself, because the next one may be the same bytes. */
 static CUresult send_snapshot(struct ms_allocation *allocation, const struct ms_extent *extent,
                               CUstream stream)
 {
-    CUresult result = replay_extent(allocation, extent, stream);
-    const CUresult waited = ms_driver_wait(stream);
-    if (result == CUDA_SUCCESS)
-        result = waited;
+    const CUresult result = ms_replay_end(stream, replay_extent(allocation, extent, stream));
     return result == CUDA_SUCCESS ? set_present(allocation, extent->begin, extent->end) : result;
 }
 
@@ -308,9 +303,7 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
         result = replay_launched(allocation, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = replay_missing(allocation, begin, end, stream);
-    /* Also after a failure: queued work must not outlive this call. */
-    const CUresult waited = ms_driver_wait(stream);
-    return result != CUDA_SUCCESS ? result : waited;
+    return ms_replay_end(stream, result);
 }
 
 /* The block of the allocation that a recorded launch writes, if the extent is the result of one
@@ -533,10 +526,9 @@ static bool run_in_place(struct ms_allocation *allocation, const struct in_place
         return true;
     const bool is_run = ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
                                          part, find_made(allocation, run), stream, result_out);
-    const CUresult waited = ms_driver_wait(stream);
+    *result_out = ms_replay_end(stream, *result_out);
     ms_backing_sink_unmap(ms_allocation_backing(allocation), run->recorded_begin,
                           run->recorded_end);
-    *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     return is_run;
 }
 
@@ -556,8 +548,7 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
                                run->end - run->begin, stream);
     if (result == CUDA_SUCCESS)
         result = replay_around(allocation, run, stream);
-    const CUresult waited = ms_driver_wait(stream);
-    return result != CUDA_SUCCESS ? result : waited;
+    return ms_replay_end(stream, result);
 }
 
 static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end)

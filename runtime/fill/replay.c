@@ -275,9 +275,9 @@ static CUresult run_in_input(struct ms_allocation *allocation,
     result = define_input(allocation, input, needed, stream);
     if (result == CUDA_SUCCESS)
         result = ms_call_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
-    const CUresult waited = ms_driver_wait(stream);
+    result = ms_replay_end(stream, result);
     ms_backing_sink_unmap(ms_allocation_backing(allocation), begin, end);
-    return result != CUDA_SUCCESS ? result : waited;
+    return result;
 }
 
 /*
@@ -310,8 +310,7 @@ static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64
     CUresult result = replay_recorded(&input, address, needed.begin, needed.end, stream);
     if (result == CUDA_SUCCESS)
         result = ms_call_run(recorded->launch, deltas, stream);
-    const CUresult waited = ms_driver_wait(stream);
-    return result != CUDA_SUCCESS ? result : waited;
+    return ms_replay_end(stream, result);
 }
 
 static CUresult ask_for_input(const struct ms_recorded_launch *recorded, struct ms_range needed)
@@ -462,9 +461,9 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
     result = replay_launch(recorded, block, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = use(block + offset, offset, bytes, stream, argument);
-    const CUresult waited = ms_driver_wait(stream);
+    result = ms_replay_end(stream, result);
     ms_scratch_give_back(scratch);
-    return result != CUDA_SUCCESS ? result : waited;
+    return result;
 }
 
 static const size_t min_window = (size_t)8 << 20;

@@ -65,6 +65,14 @@ struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size
 bool ms_replay_holds_input(const struct ms_allocation *allocation,
                            const struct ms_recorded_launch *recorded, struct ms_range needed);
 
+/* Waits for the work in stream, also after a failure: queued work must not outlive the call.
+ * Returns `result`, or the failure of the wait. */
+static inline CUresult ms_replay_end(CUstream stream, CUresult result)
+{
+    const CUresult waited = ms_driver_wait(stream);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
 /*
  * The shim's own stream for filling memory: one for each context. It waits for no stream of the
  * program. `context` must be current. ms_replay_forget_stream is for a destroyed context.

@@ -160,12 +160,11 @@ static bool is_of_file(const struct comparison *comparison, struct ms_range rang
     CUresult result =
         ms_driver.memcpy_dtoh_async(of_device, comparison->allocation->address + range.begin, bytes,
                                     comparison->stream);
-    const CUresult waited = ms_driver_wait(comparison->stream);
-    if (result == CUDA_SUCCESS && waited == CUDA_SUCCESS)
+    result = ms_replay_end(comparison->stream, result);
+    if (result == CUDA_SUCCESS)
         result = ms_source_read(comparison->content->source, offset_of(comparison, range.begin),
                                 of_file, bytes, NULL);
-    return result == CUDA_SUCCESS && waited == CUDA_SUCCESS &&
-           memcmp(of_device, of_file, bytes) == 0;
+    return result == CUDA_SUCCESS && memcmp(of_device, of_file, bytes) == 0;
 }
 
 /* The next piece of [at, end), which never lies in two granules. False: the piece is pinned, so its

@@ -152,12 +152,12 @@ static bool read_range(struct suspension *suspension, struct ms_allocation *allo
 {
     for (size_t at = range.begin, next; at < range.end; at = next) {
         next = at + PIECE_BYTES < range.end ? at + PIECE_BYTES : range.end;
-        const CUresult result =
+        CUresult result =
             ms_driver.memcpy_dtoh_async(area->memory, from + (at - range.begin), next - at, stream);
-        const CUresult waited = ms_driver_wait(stream);
-        if (result != CUDA_SUCCESS || waited != CUDA_SUCCESS)
+        result = ms_replay_end(stream, result);
+        if (result != CUDA_SUCCESS)
             return ms_fault_set(suspension->fault, "device memory cannot be read: CUDA error %d",
-                                (int)(result != CUDA_SUCCESS ? result : waited));
+                                (int)result);
         if (!add_kept(suspension, allocation, (struct ms_range){at, next}, area->memory))
             return false;
     }
