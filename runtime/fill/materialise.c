@@ -608,41 +608,22 @@ static void publish(const struct timer *timer, const struct ms_allocation *alloc
                                           .began = timer->began});
 }
 
-/* A way to bring bytes into memory. */
-typedef CUresult filler(struct ms_allocation *allocation, size_t begin, size_t end,
-                        const void *argument);
-
-static CUresult fill_and_publish(struct ms_allocation *allocation, size_t begin, size_t end,
-                                 filler *fill, const void *argument)
-{
-    const struct timer timer = begin_timer(allocation);
-    const CUresult result = fill(allocation, begin, end, argument);
-    publish(&timer, allocation, begin, result);
-    return result;
-}
-
 static CUresult copy_from(struct ms_allocation *allocation, size_t begin, size_t end,
                           CUdeviceptr from)
 {
-    CUstream stream;
-    CUresult result = ms_allocation_cover(allocation, begin, end);
-    if (result == CUDA_SUCCESS)
-        result = ms_replay_stream(allocation->context, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_driver.memcpy_dtod_async(allocation->address + begin, from, end - begin, stream);
-    const CUresult waited = ms_driver_wait(stream);
-    return result != CUDA_SUCCESS ? result : waited;
-}
-
-static CUresult copy_present(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const void *from)
-{
     struct ms_driver_scope scope;
+    CUstream stream;
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = copy_from(allocation, begin, end, *(const CUdeviceptr *)from);
+    result = ms_allocation_cover(allocation, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = ms_replay_stream(allocation->context, &stream);
+    if (result == CUDA_SUCCESS) {
+        result =
+            ms_driver.memcpy_dtod_async(allocation->address + begin, from, end - begin, stream);
+        result = ms_replay_end(stream, result);
+    }
     if (result == CUDA_SUCCESS)
         result = set_present(allocation, begin, end);
     ms_driver_leave(&scope);
@@ -652,7 +633,10 @@ static CUresult copy_present(struct ms_allocation *allocation, size_t begin, siz
 CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,
                                CUdeviceptr from)
 {
-    return fill_and_publish(allocation, begin, end, copy_present, &from);
+    const struct timer timer = begin_timer(allocation);
+    const CUresult result = copy_from(allocation, begin, end, from);
+    publish(&timer, allocation, begin, result);
+    return result;
 }
 
 static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -673,9 +657,8 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
 /* Goes in steps if there are parked bytes: each step frees their old memory as they come to their
  * own addresses. */
 static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, size_t end,
-                              const void *argument)
+                              const struct ms_need_row *need)
 {
-    const struct ms_need_row *need = argument;
     static const size_t step = (size_t)32 << 20;
     const bool has_parked =
         ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_PARKED));
@@ -1030,7 +1013,9 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_MISSING)) {
         extend_window(allocation);
         bring_inputs(allocation, begin, end);
-        result = fill_and_publish(allocation, begin, end, play_in_steps, need);
+        const struct timer timer = begin_timer(allocation);
+        result = play_in_steps(allocation, begin, end, need);
+        publish(&timer, allocation, begin, result);
         log_error(allocation, begin, end, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
