@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
@@ -95,41 +96,29 @@ static bool is_perhaps_elsewhere(const struct ms_allocation *allocation,
     return run->is_long;
 }
 
-/* Lists the missing file extents of [begin, end) as requests, or only counts them (NULL). */
-static size_t list_files(const struct ms_allocation *allocation, size_t begin, size_t end,
-                         struct ms_read_request *runs, size_t *bytes_out)
-{
-    size_t count = 0;
-    struct ms_extent extent;
-    *bytes_out = 0;
-    while (ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
-        const size_t bytes = extent.end - extent.begin;
-        if (!is_missing_file(&extent.content))
-            continue;
-        if (runs != NULL)
-            runs[count] = (struct ms_read_request){ms_content_file(&extent.content),
-                                                   extent.content.source_offset, bytes,
-                                                   allocation->address + extent.begin};
-        count++;
-        *bytes_out += bytes;
-    }
-    return count;
-}
-
 /* Fills [begin, end) from all files in one transfer. *done_out: the transfer was worth it. */
 static CUresult replay_files(const struct ms_allocation *allocation, size_t begin, size_t end,
                              CUstream stream, bool *done_out)
 {
-    size_t bytes;
-    const size_t count = list_files(allocation, begin, end, NULL, &bytes);
     struct ms_read_request *runs = NULL;
-    if (bytes >= min_transfer_bytes)
-        runs = ms_heap_alloc(count * sizeof(*runs));
-    *done_out = runs != NULL;
-    if (runs == NULL)
-        return CUDA_SUCCESS;
-    list_files(allocation, begin, end, runs, &bytes);
-    const CUresult result = ms_transfer(runs, count, allocation->context, stream);
+    size_t count = 0, capacity = 0, bytes = 0;
+    struct ms_extent extent;
+    CUresult result = CUDA_SUCCESS;
+    bool are_listed = end - begin >= min_transfer_bytes;
+    while (are_listed && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+        const size_t run_bytes = extent.end - extent.begin;
+        if (!is_missing_file(&extent.content))
+            continue;
+        are_listed = MS_ARRAY_GROW(runs, count, capacity);
+        if (are_listed)
+            runs[count++] = (struct ms_read_request){ms_content_file(&extent.content),
+                                                     extent.content.source_offset, run_bytes,
+                                                     allocation->address + extent.begin};
+        bytes += run_bytes;
+    }
+    *done_out = are_listed && bytes >= min_transfer_bytes;
+    if (*done_out)
+        result = ms_transfer(runs, count, allocation->context, stream);
     ms_heap_free(runs);
     return result;
 }
