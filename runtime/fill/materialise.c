@@ -191,16 +191,13 @@ static CUresult set_files_present(struct ms_allocation *allocation, size_t begin
 }
 
 /* Fills the files of [begin, end), if they are worth a transfer. */
-static CUresult send_files(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult send_files(struct ms_allocation *allocation, size_t begin, size_t end,
+                           CUstream stream)
 {
     bool are_done;
-    CUstream stream;
     if (begin >= end)
         return CUDA_SUCCESS;
-    CUresult result = ms_replay_stream(allocation->context, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = replay_files(allocation, begin, end, stream, &are_done);
+    CUresult result = replay_files(allocation, begin, end, stream, &are_done);
     result = ms_replay_end(stream, result);
     return result == CUDA_SUCCESS && are_done ? set_files_present(allocation, begin, end) : result;
 }
@@ -277,17 +274,10 @@ static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end
     return ms_allocation_cover(allocation, begin, end);
 }
 
-static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end,
+                               CUstream stream)
 {
-    CUresult result = cover(allocation, begin, end);
-    if (result != CUDA_SUCCESS ||
-        !ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_DEFERRED))
-        return result;
-    CUstream stream;
-    result = ms_replay_stream(allocation->context, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = copy_loaded(allocation, begin, end, stream);
+    CUresult result = copy_loaded(allocation, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = replay_launched(allocation, begin, end, stream);
     if (result == CUDA_SUCCESS)
@@ -315,7 +305,8 @@ static struct ms_range block_with_input(const struct ms_allocation *allocation,
  * gets them from here. Leaves the blocks that these launches write, because a launch can only run
  * in its place if nothing else is in memory there.
  */
-static CUresult send_files_first(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult send_files_first(struct ms_allocation *allocation, size_t begin, size_t end,
+                                 CUstream stream)
 {
     bool is_any = false;
     CUresult result = CUDA_SUCCESS;
@@ -327,10 +318,10 @@ static CUresult send_files_first(struct ms_allocation *allocation, size_t begin,
         if (block.begin >= block.end)
             continue;
         is_any = true;
-        result = send_files(allocation, begin, block.begin);
+        result = send_files(allocation, begin, block.begin, stream);
         begin = block.end > begin ? block.end : begin;
     }
-    return is_any && result == CUDA_SUCCESS ? send_files(allocation, begin, end) : result;
+    return is_any && result == CUDA_SUCCESS ? send_files(allocation, begin, end, stream) : result;
 }
 
 /* A recorded launch that can run at its own place for a part of its output, [begin, end) of the
@@ -521,14 +512,10 @@ static bool run_in_place(struct ms_allocation *allocation, const struct in_place
     return is_run;
 }
 
-static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
+static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run,
+                                CUstream stream)
 {
-    CUstream stream;
-    CUresult result = cover(allocation, run->begin, run->end);
-    if (result == CUDA_SUCCESS)
-        result = ms_replay_stream(allocation->context, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result;
     const struct ms_content launched = {.kind = MS_LAUNCHED,
                                         .recorded = run->recorded,
                                         .source_offset = run->begin - run->recorded_begin};
@@ -540,27 +527,33 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
     return ms_replay_end(stream, result);
 }
 
-static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end,
+                             CUstream stream)
 {
-    const CUresult result = begin < end ? replay_extents(allocation, begin, end) : CUDA_SUCCESS;
-    return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
+    CUresult result = CUDA_SUCCESS;
+    if (begin >= end)
+        return result;
+    if (ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_DEFERRED))
+        result = replay_extents(allocation, begin, end, stream);
+    return result == CUDA_SUCCESS ? set_present(allocation, begin, end) : result;
 }
 
 /* Replays launch by launch, and after each the bytes before it, where the launch may have written
  * too. */
-static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_t end,
+                           CUstream stream)
 {
     struct in_place run;
-    CUresult result = send_files_first(allocation, begin, end);
+    CUresult result = send_files_first(allocation, begin, end, stream);
     while (result == CUDA_SUCCESS && begin < end && find_in_place(allocation, begin, end, &run)) {
-        result = replay_in_place(allocation, &run);
+        result = replay_in_place(allocation, &run, stream);
         if (result == CUDA_SUCCESS)
             result = set_present(allocation, run.begin, run.end);
         if (result == CUDA_SUCCESS)
-            result = replay_range(allocation, begin, run.begin);
+            result = replay_range(allocation, begin, run.begin, stream);
         begin = run.end;
     }
-    return result == CUDA_SUCCESS ? replay_range(allocation, begin, end) : result;
+    return result == CUDA_SUCCESS ? replay_range(allocation, begin, end, stream) : result;
 }
 
 /* When something began to come into memory, for the state page; began: 0 without a page. */
@@ -631,14 +624,18 @@ CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, s
 static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_driver_scope scope;
+    CUstream stream = NULL; /* where nothing is deferred, nothing is queued */
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
     drop_scratch_beside(allocation, begin, end);
     /* In one call, so that bytes materialised together lie in one handle. */
     result = cover(allocation, begin, end);
+    if (result == CUDA_SUCCESS &&
+        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_DEFERRED))
+        result = ms_replay_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS)
-        result = replay_all(allocation, begin, end);
+        result = replay_all(allocation, begin, end, stream);
     ms_driver_leave(&scope);
     return result;
 }
