@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/space.h"
 
 /* `bytes` bytes of a source, from `offset`, at address. Sources are compared, never followed: a
@@ -21,6 +22,13 @@ struct ms_loaded_place {
 /* Callers leave fewer bytes of a file: a search costs as much as to send them. Pieces in one line,
  * with less than MS_LOADED_NEAR between them, count together. */
 enum { MS_LOADED_LEAST = 256 << 10, MS_LOADED_NEAR = 16 << 10 };
+
+/* True if other places may have, or wait for, so many bytes of a source. */
+static inline bool ms_loaded_is_likely(const struct ms_content *content, size_t bytes)
+{
+    return ms_content_file(content) != NULL ? bytes >= MS_LOADED_LEAST
+                                            : ms_host_snapshot_is_shared(content->source);
+}
 
 /* Notes a place. A place that goes on from one of the latest, or that begins shortly behind it,
  * makes that one longer: the bytes between them are checked when they are wanted. So a snapshot

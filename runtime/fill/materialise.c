@@ -44,18 +44,17 @@ static bool is_missing_file(const struct ms_content *content)
     return !ms_content_is_present(content) && ms_content_file(content) != NULL;
 }
 
-static struct ms_loaded_place place_of(const struct ms_allocation *allocation,
-                                       const struct ms_extent *extent)
+/* `block`: where offset 0 of the extent's block lies. */
+static struct ms_loaded_place place_of(CUdeviceptr block, const struct ms_extent *extent)
 {
     return (struct ms_loaded_place){extent->content.source, extent->content.source_offset,
-                                    extent->end - extent->begin,
-                                    allocation->address + extent->begin};
+                                    extent->end - extent->begin, block + extent->begin};
 }
 
 /* Missing pieces of one file, in one line (loaded.h). */
 struct run {
     size_t end; /* in the allocation */
-    bool is_long;
+    size_t bytes;
 };
 
 static bool is_in_line(const struct ms_extent *extent, const struct ms_extent *first)
@@ -79,7 +78,7 @@ static struct run find_run(const struct ms_allocation *allocation, const struct 
             run_end = extent.end;
         }
     }
-    return (struct run){run_end, bytes >= MS_LOADED_LEAST};
+    return (struct run){run_end, bytes};
 }
 
 /* True if other places may have the missing bytes of a file or a snapshot. `run`: that of the
@@ -88,12 +87,10 @@ static bool is_perhaps_elsewhere(const struct ms_allocation *allocation,
                                  const struct ms_extent *extent, size_t end, struct run *run)
 {
     const struct ms_content *content = &extent->content;
-    if (!is_missing_file(content))
-        return !ms_content_is_present(content) && content->kind == MS_SOURCE &&
-               ms_host_snapshot_is_shared(content->source);
-    if (extent->begin >= run->end)
+    if (is_missing_file(content) && extent->begin >= run->end)
         *run = find_run(allocation, extent, end);
-    return run->is_long;
+    return !ms_content_is_present(content) && content->kind == MS_SOURCE &&
+           ms_loaded_is_likely(content, run->bytes);
 }
 
 /* Fills [begin, end) from all files in one transfer. *done_out: the transfer was worth it. */
@@ -150,7 +147,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
 static void note_arrival(const struct ms_allocation *allocation, const struct ms_extent *extent,
                          size_t end, struct run *run)
 {
-    const struct ms_loaded_place place = place_of(allocation, extent);
+    const struct ms_loaded_place place = place_of(allocation->address, extent);
     ms_counter_add(MS_COUNT_MATERIALISED_BYTES, extent->end - extent->begin);
     ms_origins_note(allocation, extent);
     if (is_perhaps_elsewhere(allocation, extent, end, run))
@@ -223,7 +220,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
         const struct ms_content *content = &extent.content;
         if (!is_perhaps_elsewhere(allocation, &extent, end, &run))
             continue;
-        const struct ms_loaded_place place = place_of(allocation, &extent);
+        const struct ms_loaded_place place = place_of(allocation->address, &extent);
         const struct ms_range copied = ms_loaded_copy(allocation->context, &place, stream);
         if (copied.begin == copied.end && ms_content_file(content) == NULL)
             result = send_snapshot(allocation, &extent, stream);
@@ -692,9 +689,50 @@ static struct ms_allocation *find_place(struct ms_allocation *own, CUdeviceptr a
     return to != NULL && to->context == own->context ? to : NULL;
 }
 
-/* Sends the bytes to a place that waits for them. Leaves the place if another thread works on it,
- * and where the bytes cannot be sent. */
-static void bring_place(struct ms_allocation *claimed, const struct ms_loaded_place *waiting)
+/* Bytes of a claimed allocation on their way to places that wait. */
+enum { MOST_PLACES = 32 };
+struct hand_over {
+    struct ms_allocation *from;
+    struct ms_loaded_place bytes;        /* the part of `from` that is handed over now */
+    struct ms_range places[MOST_PLACES]; /* addresses whose granules are yet to be filled */
+    size_t count;
+};
+
+/* The granules are filled when all bytes are handed over: the rest of a granule may come, too. */
+static void fill_places(struct hand_over *hand_over)
+{
+    for (size_t i = 0; i < hand_over->count; i++) {
+        const struct ms_range *place = &hand_over->places[i];
+        MS_CLAIMED struct ms_allocation *claimed;
+        struct ms_allocation *to = find_place(hand_over->from, place->begin, &claimed);
+        if (to != NULL)
+            ms_materialise_granules(to, ms_offset(to, place->begin), ms_offset(to, place->end));
+    }
+    hand_over->count = 0;
+}
+
+static void note_place(struct hand_over *hand_over, const struct ms_allocation *to,
+                       const struct ms_loaded_place *waiting)
+{
+    const CUdeviceptr end = waiting->address + waiting->bytes;
+    for (size_t i = 0; i < hand_over->count; i++) {
+        struct ms_range *place = &hand_over->places[i];
+        if (place->begin >= to->address && place->begin <= waiting->address &&
+            waiting->address <= place->end + to->granule) {
+            place->end = end > place->end ? end : place->end;
+            return;
+        }
+    }
+    if (hand_over->count == MOST_PLACES)
+        fill_places(hand_over);
+    hand_over->places[hand_over->count++] = (struct ms_range){waiting->address, end};
+}
+
+/* Brings to a place that waits what the program has not written since: bytes that are handed over,
+ * or that are sent (NULL). Leaves the place if another thread works on it, and where the bytes
+ * cannot come. */
+static void bring_place(struct ms_allocation *claimed, const struct ms_loaded_place *waiting,
+                        struct hand_over *hand_over)
 {
     MS_CLAIMED struct ms_allocation *other;
     struct ms_allocation *to = find_place(claimed, waiting->address, &other);
@@ -703,26 +741,30 @@ static void bring_place(struct ms_allocation *claimed, const struct ms_loaded_pl
     const size_t begin = ms_offset(to, waiting->address), end = begin + waiting->bytes;
     struct ms_extent extent;
     for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
-        if (still_waits(to, &extent, waiting))
+        if (!still_waits(to, &extent, waiting))
+            continue;
+        if (hand_over == NULL)
             ms_materialise(to, extent.begin, extent.end, MS_NEED_LOAD);
+        else
+            ms_materialise_copied(to, extent.begin, extent.end,
+                                  hand_over->bytes.address +
+                                      (extent.content.source_offset - hand_over->bytes.offset));
     }
+    if (hand_over != NULL)
+        note_place(hand_over, to, waiting);
 }
 
 /* A launch takes bytes of a source, and nothing has them afterwards: the bytes go to a place first
- * that keeps them, because that place would have them sent once more. `address`: where the launch
- * had them. */
+ * that keeps them, because that place would have them sent once more. `block`: where the block of
+ * the extent was for the launch. */
 static void bring_waiting(struct ms_allocation *claimed, const struct ms_extent *extent,
-                          CUdeviceptr address)
+                          CUdeviceptr block)
 {
-    const struct ms_content *content = &extent->content;
-    const struct ms_loaded_place place = {content->source, content->source_offset,
-                                          extent->end - extent->begin, address};
-    const bool is_perhaps_waiting = ms_content_file(content) != NULL
-                                        ? place.bytes >= MS_LOADED_LEAST
-                                        : ms_host_snapshot_is_shared(content->source);
+    const struct ms_loaded_place place = place_of(block, extent);
+    const bool is_likely = ms_loaded_is_likely(&extent->content, place.bytes);
     struct ms_loaded_place waiting;
-    while (is_perhaps_waiting && ms_loaded_take_waiting(&place, &waiting))
-        bring_place(claimed, &waiting);
+    while (is_likely && ms_loaded_take_waiting(&place, &waiting))
+        bring_place(claimed, &waiting, NULL);
 }
 
 /* --- inputs of recorded launches */
@@ -816,7 +858,7 @@ static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_line
     while (ms_lineage_next(lineage, &begin, end, &extent)) {
         const size_t offset = extent.content.source_offset;
         if (extent.content.kind == MS_SOURCE)
-            bring_waiting(claimed, &extent, address + extent.begin);
+            bring_waiting(claimed, &extent, address);
         if (extent.content.kind == MS_LAUNCHED)
             bring_of_launch(claimed, extent.content.recorded, offset,
                             offset + (extent.end - extent.begin));
@@ -895,71 +937,6 @@ static void extend_window(const struct ms_allocation *allocation)
         ms_window_extend();
 }
 
-/* --- handing bytes of a snapshot on */
-
-/* Bytes of a claimed allocation on their way to places that wait. */
-enum { MOST_PLACES = 32 };
-struct hand_over {
-    struct ms_allocation *from;
-    struct ms_range places[MOST_PLACES]; /* addresses whose granules are yet to be filled */
-    size_t count;
-};
-
-/* The granules are filled when all bytes are handed over: the rest of a granule may come, too. */
-static void fill_places(struct hand_over *hand_over)
-{
-    for (size_t i = 0; i < hand_over->count; i++) {
-        const struct ms_range *place = &hand_over->places[i];
-        MS_CLAIMED struct ms_allocation *claimed;
-        struct ms_allocation *to = find_place(hand_over->from, place->begin, &claimed);
-        if (to != NULL)
-            ms_materialise_granules(to, ms_offset(to, place->begin), ms_offset(to, place->end));
-    }
-    hand_over->count = 0;
-}
-
-static void note_place(struct hand_over *hand_over, const struct ms_allocation *to,
-                       const struct ms_loaded_place *waiting)
-{
-    const CUdeviceptr end = waiting->address + waiting->bytes;
-    for (size_t i = 0; i < hand_over->count; i++) {
-        struct ms_range *place = &hand_over->places[i];
-        if (place->begin >= to->address && place->begin <= waiting->address &&
-            waiting->address <= place->end + to->granule) {
-            place->end = end > place->end ? end : place->end;
-            return;
-        }
-    }
-    if (hand_over->count == MOST_PLACES)
-        fill_places(hand_over);
-    hand_over->places[hand_over->count++] = (struct ms_range){waiting->address, end};
-}
-
-/* Copies what the program has not written since from an extent to a place that waits for it. */
-static void copy_to_place(const struct hand_over *hand_over, const struct ms_extent *from,
-                          struct ms_allocation *to, const struct ms_loaded_place *waiting)
-{
-    const size_t begin = ms_offset(to, waiting->address), end = begin + waiting->bytes;
-    struct ms_extent extent;
-    for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
-        if (still_waits(to, &extent, waiting))
-            ms_materialise_copied(to, extent.begin, extent.end,
-                                  hand_over->from->address + from->begin +
-                                      (extent.content.source_offset - from->content.source_offset));
-    }
-}
-
-static void hand_over_to(struct hand_over *hand_over, const struct ms_extent *from,
-                         const struct ms_loaded_place *waiting)
-{
-    MS_CLAIMED struct ms_allocation *claimed;
-    struct ms_allocation *to = find_place(hand_over->from, waiting->address, &claimed);
-    if (to == NULL || !ms_fits(to, waiting->address, waiting->bytes))
-        return;
-    copy_to_place(hand_over, from, to, waiting);
-    note_place(hand_over, to, waiting);
-}
-
 /*
  * Bytes of shared snapshots in [begin, end) are about to change. Other places that wait for these
  * bytes get them before that, because the bytes would have to be sent again: without the shim those
@@ -975,13 +952,13 @@ static void hand_on(struct ms_allocation *allocation, size_t begin, size_t end)
         may_come_late() || ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return;
     while (ms_lineage_next(lineage, &begin, end, &extent)) {
-        struct ms_loaded_place waiting, place;
+        struct ms_loaded_place waiting;
         if (!ms_content_is_kept_snapshot(&extent.content))
             continue;
-        place = place_of(allocation, &extent);
-        while (ms_host_snapshot_is_wanted(place.source, 0) &&
-               ms_loaded_take_waiting(&place, &waiting))
-            hand_over_to(&hand_over, &extent, &waiting);
+        hand_over.bytes = place_of(allocation->address, &extent);
+        while (ms_host_snapshot_is_wanted(extent.content.source, 0) &&
+               ms_loaded_take_waiting(&hand_over.bytes, &waiting))
+            bring_place(allocation, &waiting, &hand_over);
     }
     fill_places(&hand_over);
     ms_driver_leave(&scope);

@@ -5,7 +5,6 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/device_memory.h"
-#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/loaded.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
@@ -534,13 +533,6 @@ static const struct ms_recorded_launch *find_own_launch(const struct placed *pla
     return NULL;
 }
 
-/* True if bytes of a source may be in memory elsewhere. */
-static bool is_perhaps_elsewhere(const struct ms_content *content, size_t bytes)
-{
-    return ms_content_file(content) != NULL ? bytes >= MS_LOADED_LEAST
-                                            : ms_host_snapshot_is_shared(content->source);
-}
-
 /* Sends bytes of a source to address, except those that are in memory elsewhere. */
 static CUresult send_or_copy(const struct placed *placed, struct ms_content content,
                              CUdeviceptr address, size_t bytes, CUstream stream)
@@ -549,7 +541,7 @@ static CUresult send_or_copy(const struct placed *placed, struct ms_content cont
     while (bytes > 0 && result == CUDA_SUCCESS) {
         const struct ms_loaded_place place = {content.source, content.source_offset, bytes,
                                               address};
-        const struct ms_range copied = is_perhaps_elsewhere(&content, bytes)
+        const struct ms_range copied = ms_loaded_is_likely(&content, bytes)
                                            ? ms_loaded_copy(placed->context, &place, stream)
                                            : (struct ms_range){0};
         if (copied.begin == copied.end)
