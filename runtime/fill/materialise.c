@@ -811,8 +811,7 @@ static bool launch_needs_sources(const struct ms_recorded_launch *recorded, size
 {
     if (needs_sources(&recorded->before, begin, end))
         return true;
-    const struct ms_range needed =
-        recorded->input != NULL ? ms_replay_needed(recorded, begin, end) : (struct ms_range){0, 0};
+    const struct ms_range needed = ms_replay_needed(recorded, begin, end);
     return needed.begin < needed.end &&
            needs_sources(&recorded->input->lineage, needed.begin, needed.end);
 }

@@ -117,6 +117,8 @@ struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size
                                  size_t end)
 {
     const struct ms_launch_input *input = recorded->input;
+    if (input == NULL)
+        return (struct ms_range){0, 0};
     const struct ms_loads *loads = &input->loads;
     const size_t first = begin > input->written_at ? begin - input->written_at : 0;
     if (loads->in_row == 0)
@@ -223,25 +225,8 @@ static bool has_input(const struct ms_allocation *allocation,
     return has_memory(allocation, begin + needed.begin, begin + needed.end);
 }
 
-/* True if no granule of the input needs the sink. In an allocation that the thread has claimed
- * already, the sink may lie beside the input: for the output of the launch, say. */
-static bool has_whole_input(const struct ms_allocation *allocation,
-                            const struct ms_launch_input *input)
-{
-    const size_t begin = input->address - allocation->address;
-    return has_memory(allocation, begin, begin + input->lineage.bytes);
-}
-
-/* Makes bytes zero that were undefined before a launch, so that each replay gives the same
- * result. */
-static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr address,
-                                 CUstream stream)
-{
-    const struct ms_content unwritten = {.kind = MS_FILL};
-    return ms_replay(&unwritten, 0, address, extent->end - extent->begin, stream);
-}
-
-/* Makes undefined bytes of the input zero in its own block: the program has written none there. */
+/* Makes undefined bytes of the input zero in its own block: the program has written none there, and
+ * each replay should give the same result. */
 static CUresult define_input(const struct ms_allocation *allocation,
                              const struct ms_launch_input *input, struct ms_range needed,
                              CUstream stream)
@@ -254,7 +239,8 @@ static CUresult define_input(const struct ms_allocation *allocation,
     while (result == CUDA_SUCCESS &&
            ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent)) {
         if (ms_content_is_nothing(&extent.content))
-            result = replay_unwritten(&extent, allocation->address + extent.begin, stream);
+            result = replay_fill(0, 0, allocation->address + extent.begin,
+                                 extent.end - extent.begin, stream);
     }
     return result;
 }
@@ -282,16 +268,20 @@ static CUresult run_in_input(struct ms_allocation *allocation,
 /*
  * Runs the launch with the block that it has read, if that still exists: then the input is neither
  * sent nor in memory twice. False if the block is gone, or another thread works on its allocation.
- * The input may lie in the launch's own allocation, too. With result_out NULL the function only
- * answers.
+ * The input may lie in the launch's own allocation, too: the sink may lie beside the input there,
+ * for the output of the launch, say, so that no granule of the input may need the sink. With
+ * result_out NULL the function only answers.
  */
 static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                              struct ms_range needed, CUstream stream, CUresult *result_out)
 {
+    const struct ms_launch_input *input = recorded->input;
     MS_CLAIMED struct ms_allocation *claimed;
-    struct ms_allocation *allocation = ms_space_hold(recorded->input->address, &claimed);
+    struct ms_allocation *allocation = ms_space_hold(input->address, &claimed);
     const bool has = allocation != NULL && has_input(allocation, recorded, needed) &&
-                     (claimed != NULL || has_whole_input(allocation, recorded->input));
+                     (claimed != NULL ||
+                      has_memory(allocation, ms_offset(allocation, input->address),
+                                 ms_offset(allocation, input->address) + input->lineage.bytes));
     if (has && result_out != NULL)
         *result_out = run_in_input(allocation, recorded, delta, needed, stream);
     return has;
@@ -343,51 +333,34 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
     return result;
 }
 
-/* Makes [begin, end) of the launch's output. */
-static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
-                               size_t begin, size_t end, CUstream stream)
-{
-    const struct ms_range needed = ms_replay_needed(recorded, begin, end);
-    CUresult result;
-    return run_beside_input(recorded, delta, needed, stream, &result)
-               ? result
-               : run_with_scratch(recorded, delta, needed, stream);
-}
-
-/* The launch has run for [begin, end) of its output. */
-static void publish(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
-{
-    ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_REPLAY,
-                                      .block = recorded->allocation_id,
-                                      .address = recorded->address + begin,
-                                      .bytes = end - begin,
-                                      .text = ms_call_name(recorded->launch)});
-}
-
+/* Publishes that the launch has run for [begin, end) of its output, or logs the failure. */
 static void finish(const struct ms_recorded_launch *recorded, size_t begin, size_t end,
                    CUresult result)
 {
-    if (result == CUDA_SUCCESS)
-        publish(recorded, begin, end);
-    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* logged where it is handled */
-        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
-               ms_call_name(recorded->launch), (int)result);
+    const char *name = ms_call_name(recorded->launch);
+    if (result == CUDA_SUCCESS) {
+        ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_REPLAY,
+                                          .block = recorded->allocation_id,
+                                          .address = recorded->address + begin,
+                                          .bytes = end - begin,
+                                          .text = name});
+    } else if (result != CUDA_ERROR_OUT_OF_MEMORY) { /* logged where it is handled */
+        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d", name,
+               (int)result);
+    }
 }
 
-/* Replays the old content of [begin, end). Asks for the input's scratch memory before: after a
- * refusal the old content would be sent once more. */
+/* Replays the old content of [begin, end). Asks for scratch memory for the `needed` input before:
+ * after a refusal the old content would be sent once more. */
 static CUresult replay_before(const struct ms_recorded_launch *recorded, CUdeviceptr address,
-                              size_t begin, size_t end, CUstream stream)
+                              size_t begin, size_t end, struct ms_range needed, CUstream stream)
 {
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address,
                                   recorded->context};
     CUresult result = CUDA_SUCCESS;
-    if (recorded->input != NULL) {
-        const struct ms_range needed = ms_replay_needed(recorded, begin, end);
-        if (!run_beside_input(recorded, 0, needed, stream, NULL))
-            result = ask_for_input(recorded, needed);
-    }
+    if (recorded->input != NULL && !run_beside_input(recorded, 0, needed, stream, NULL))
+        result = ask_for_input(recorded, needed);
     return result == CUDA_SUCCESS ? replay_recorded(&before, address, begin, end, stream) : result;
 }
 
@@ -395,11 +368,12 @@ static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdevic
                               size_t begin, size_t end, CUstream stream)
 {
     const uint64_t delta = address - recorded->address;
-    CUresult result = replay_before(recorded, address, begin, end, stream);
-    if (result == CUDA_SUCCESS)
-        result = recorded->input != NULL
-                     ? run_with_input(recorded, delta, begin, end, stream)
-                     : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
+    const struct ms_range needed = ms_replay_needed(recorded, begin, end);
+    CUresult result = replay_before(recorded, address, begin, end, needed, stream);
+    if (result == CUDA_SUCCESS && recorded->input == NULL)
+        result = ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
+    else if (result == CUDA_SUCCESS && !run_beside_input(recorded, delta, needed, stream, &result))
+        result = run_with_scratch(recorded, delta, needed, stream);
     finish(recorded, begin, end, result);
     return result;
 }
@@ -416,7 +390,7 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_ra
     if (!is_same && !run_beside_input(recorded, 0, needed_by_all, stream, NULL))
         return false;
     bool is_run = true;
-    *result_out = replay_before(recorded, recorded->address, part.begin, part.end, stream);
+    *result_out = replay_before(recorded, recorded->address, part.begin, part.end, needed, stream);
     if (*result_out == CUDA_SUCCESS)
         is_run = run_beside_input(recorded, 0, needed_by_all, stream, result_out);
     if (!is_run && is_same) {
@@ -562,8 +536,8 @@ static CUresult replay_extent(const struct ms_extent *extent, const struct place
 {
     const struct ms_content *content = &extent->content;
     const size_t bytes = extent->end - extent->begin;
-    if (ms_content_is_nothing(content))
-        return replay_unwritten(extent, address, stream);
+    if (ms_content_is_nothing(content)) /* zero, so that each replay gives the same result */
+        return replay_fill(0, 0, address, bytes, stream);
     if (content->kind == MS_LAUNCHED && content->recorded == launch &&
         content->source_offset == extent->begin)
         return CUDA_SUCCESS; /* the launch has written it there already */

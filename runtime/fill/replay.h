@@ -55,8 +55,8 @@ bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr add
                       struct ms_range part, struct ms_range made, CUstream stream,
                       CUresult *result_out);
 
-/* The bytes of the input's lineage on which [begin, end) of the written block depends. The launch
- * must have an input. */
+/* The bytes of the input's lineage on which [begin, end) of the written block depends; without an
+ * input, none. */
 struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size_t begin,
                                  size_t end);
 
