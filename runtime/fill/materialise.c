@@ -68,17 +68,15 @@ static bool is_in_line(const struct ms_extent *extent, const struct ms_extent *f
 static struct run find_run(const struct ms_allocation *allocation, const struct ms_extent *first,
                            size_t end)
 {
-    size_t bytes = 0, run_end = first->end;
+    struct run run = {first->end, 0};
     struct ms_extent extent;
     for (size_t at = first->begin;
          ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent) &&
-         extent.begin < run_end + MS_LOADED_NEAR;) {
-        if (is_in_line(&extent, first)) {
-            bytes += extent.end - extent.begin;
-            run_end = extent.end;
-        }
+         extent.begin < run.end + MS_LOADED_NEAR;) {
+        if (is_in_line(&extent, first))
+            run = (struct run){extent.end, run.bytes + (extent.end - extent.begin)};
     }
-    return (struct run){run_end, bytes};
+    return run;
 }
 
 /* True if other places may have the missing bytes of a file or a snapshot. `run`: that of the
@@ -1154,27 +1152,21 @@ static bool may_wait(CUcontext context)
     return !may_come_late() && (ms_has_unfilled() || ms_examining_no_kernel(context));
 }
 
-static bool add_locked(CUdeviceptr granule)
-{
-    for (size_t i = 0; i < unfilled.count; i++) {
-        if (unfilled.granules[i] == granule)
-            return true;
-    }
-    if (unfilled.count == MAX_UNFILLED)
-        return false;
-    unfilled.granules[unfilled.count] = granule;
-    set_count_locked(unfilled.count + 1);
-    return true;
-}
-
+/* False: the granule is not noted. */
 static bool add_unfilled(CUdeviceptr granule, CUcontext context)
 {
+    size_t at = 0;
     if (!may_wait(context))
         return false;
     ms_lock_take(&unfilled.lock);
-    const bool is_noted = add_locked(granule);
+    while (at < unfilled.count && unfilled.granules[at] != granule)
+        at++;
+    if (at == unfilled.count && at < MAX_UNFILLED) {
+        unfilled.granules[at] = granule;
+        set_count_locked(at + 1);
+    }
     ms_lock_drop(&unfilled.lock);
-    return is_noted;
+    return at < MAX_UNFILLED;
 }
 
 static void remove_unfilled(CUdeviceptr begin, CUdeviceptr end)
@@ -1189,15 +1181,6 @@ static void remove_unfilled(CUdeviceptr begin, CUdeviceptr end)
     }
     set_count_locked(kept);
     ms_lock_drop(&unfilled.lock);
-}
-
-static size_t list_unfilled(CUdeviceptr granules_out[MAX_UNFILLED])
-{
-    ms_lock_take(&unfilled.lock);
-    const size_t count = unfilled.count;
-    memcpy(granules_out, unfilled.granules, count * sizeof(*granules_out));
-    ms_lock_drop(&unfilled.lock);
-    return count;
 }
 
 void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -1258,7 +1241,12 @@ static void fill_noted(CUdeviceptr granule)
 void ms_materialise_unfilled(void)
 {
     CUdeviceptr granules[MAX_UNFILLED];
-    const size_t count = ms_has_unfilled() ? list_unfilled(granules) : 0;
+    if (!ms_has_unfilled())
+        return;
+    ms_lock_take(&unfilled.lock);
+    const size_t count = unfilled.count;
+    memcpy(granules, unfilled.granules, count * sizeof(*granules));
+    ms_lock_drop(&unfilled.lock);
     for (size_t i = 0; i < count; i++)
         fill_noted(granules[i]);
 }
