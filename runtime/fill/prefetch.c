@@ -128,18 +128,13 @@ static void part_cleanup(struct part *part)
     ms_space_release(part->allocation);
 }
 
-static void ask_plan(struct ms_allocation *allocation)
-{
-    ms_placement_query(allocation, 0, allocation->bytes);
-}
-
 /* Adds a claimed allocation, and takes the claim over: a failure adds nothing and ends the
  * claim. */
 static CUresult add_allocation(struct batch *batch, struct ms_allocation *allocation)
 {
     struct part part = {.allocation = allocation};
     const size_t runs_before = batch->run_count;
-    ask_plan(allocation);
+    ms_placement_query(allocation, 0, allocation->bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (list_wanted(batch, &part))
         result = cover(allocation, &part.files);
@@ -215,11 +210,9 @@ static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
 {
     CUresult result = CUDA_SUCCESS;
     CUdeviceptr next = *at;
+    struct ms_allocation *allocation;
     *more_out = false;
-    while (result == CUDA_SUCCESS && !*more_out) {
-        struct ms_allocation *allocation = ms_space_claim_next(next);
-        if (allocation == NULL)
-            break;
+    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_next(next)) != NULL) {
         *more_out = is_full(batch, allocation);
         if (*more_out) {
             ms_space_release(allocation);
@@ -405,13 +398,6 @@ bool ms_prefetch_run(const char *why)
     return is_good;
 }
 
-/* Forgets the locality by the previous plan. */
-static void reopen(struct ms_allocation *allocation)
-{
-    const struct ms_range all = {0, allocation->bytes};
-    ms_bytes_change(allocation, &all, 1, ms_content_forget_locality);
-}
-
 bool ms_prefetch_residents(void)
 {
     ms_lock_take(&turn);
@@ -426,7 +412,7 @@ void ms_prefetch_prepare(bool is_first)
     if (is_first)
         ms_shard_catch_up();
     while (!is_first && (allocation = ms_space_walk(allocation)) != NULL)
-        reopen(allocation);
+        ms_bytes_change_range(allocation, 0, allocation->bytes, ms_content_forget_locality);
     ms_shard_publish("a plan came into force", 0);
 }
 
@@ -437,7 +423,7 @@ static void learn(bool is_first)
     ms_prefetch_prepare(is_first);
     ms_shard_match_unnamed();
     while ((allocation = ms_space_walk(allocation)) != NULL)
-        ask_plan(allocation);
+        ms_placement_query(allocation, 0, allocation->bytes);
 }
 
 /* Holds the program up: it must not write while the shim compares bytes and frees them. */
