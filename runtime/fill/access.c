@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Brings the bytes that a call needs into memory, before the shim forwards the call. */
 #include "runtime/fill/access.h"
 
 #include "runtime/base/range.h"

@@ -138,14 +138,6 @@ static size_t evict_leftover(struct ms_allocation *allocation, void *argument)
     return ms_carve_give_back(allocation, NULL);
 }
 
-static size_t evict_published(struct ms_allocation *allocation, const struct way *way)
-{
-    const size_t freed = way->evict(allocation, way->argument);
-    if (freed > 0)
-        ms_publish_event(MS_EVENT_EVICT, allocation, 0, freed, NULL);
-    return freed;
-}
-
 /* Waits for the device, then evicts each allocation that nothing has begun to use since, and whose
  * blocks have not changed. */
 static size_t evict_candidates(const struct way *way, const struct candidate *candidates,
@@ -156,9 +148,13 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
         return 0;
     for (size_t i = 0; i < count; i++) {
         MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
-        if (allocation != NULL && allocation->id == candidates[i].id &&
-            allocation->notes.touches == candidates[i].touches)
-            freed += evict_published(allocation, way);
+        if (allocation == NULL || allocation->id != candidates[i].id ||
+            allocation->notes.touches != candidates[i].touches)
+            continue;
+        const size_t bytes = way->evict(allocation, way->argument);
+        if (bytes > 0)
+            ms_publish_event(MS_EVENT_EVICT, allocation, 0, bytes, NULL);
+        freed += bytes;
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);
     return freed;

@@ -30,7 +30,6 @@ bool ms_evict_try_bytes_again(CUresult result, int *attempts);
  * restore some of it), and calls `evict`. Leaves out allocations on which other threads work, and
  * all during a capture. Returns the sum of the bytes that evict frees.
  */
-struct ms_allocation;
 typedef size_t ms_evictor(struct ms_allocation *allocation, void *argument);
 size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_evictor *evict,
                     void *argument);

@@ -28,15 +28,6 @@ bool ms_hold_up_is_quiet(void)
     return is_quiet_within(FIRST_MS);
 }
 
-static bool refuse_busy(struct ms_fault *fault)
-{
-    return ms_fault_set(
-        fault,
-        "the device is still busy with the program's work, or a call of the program has "
-        "not returned, after %" PRIu64 " ms (METASHARD_SUSPEND_MS)",
-        ms_config.suspend_ms);
-}
-
 /*
  * Waits for the device before it holds any call up, because the device's work may wait for a thread
  * of the program. Holds the program up longer each time, because a program may queue work faster
@@ -61,5 +52,9 @@ bool ms_hold_up_begin(struct ms_fault *fault)
         }
         patience_ms = 2 * patience_ms < MOST_MS ? 2 * patience_ms : MOST_MS;
     } while (now < until);
-    return refuse_busy(fault);
+    return ms_fault_set(
+        fault,
+        "the device is still busy with the program's work, or a call of the program has "
+        "not returned, after %" PRIu64 " ms (METASHARD_SUSPEND_MS)",
+        ms_config.suspend_ms);
 }

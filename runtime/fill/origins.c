@@ -102,24 +102,17 @@ static int by_address(const void *a, const void *b)
     return left->time > right->time ? -1 : left->time < right->time;
 }
 
-MS_HOLDS(table.lock) static void copy_locked(struct ms_origins *copy)
-{
-    const size_t count = table.count < ORIGINS ? (size_t)table.count : ORIGINS;
-    for (size_t at = 0; at < count; at++) {
-        if (table.origins[at].bytes == 0)
-            continue;
-        copy->list[copy->count++] = table.origins[at];
-        ms_counted_take(table.origins[at].content.owned);
-    }
-}
-
 bool ms_origins_copy(struct ms_origins *copy_out)
 {
     ms_lock_take(&table.lock);
     const size_t most = table.count < ORIGINS ? (size_t)table.count : ORIGINS;
     *copy_out = (struct ms_origins){.list = ms_heap_alloc((most + 1) * sizeof(*copy_out->list))};
-    if (copy_out->list != NULL)
-        copy_locked(copy_out);
+    for (size_t at = 0; copy_out->list != NULL && at < most; at++) {
+        if (table.origins[at].bytes == 0)
+            continue;
+        copy_out->list[copy_out->count++] = table.origins[at];
+        ms_counted_take(table.origins[at].content.owned);
+    }
     ms_lock_drop(&table.lock);
     if (copy_out->count > 0)
         qsort(copy_out->list, copy_out->count, sizeof(*copy_out->list), by_address);

@@ -247,20 +247,16 @@ struct wanted {
     struct ms_range bytes;
 };
 
-static bool meets_copy(const struct ms_allocation *original, size_t at, size_t bytes,
-                       const struct wanted *wanted)
-{
-    return original == wanted->copy && at < wanted->extent.end && wanted->extent.begin < at + bytes;
-}
-
 /* How many of the wanted bytes, from the first on, the original still has, at *at_out; 0: none. */
 static size_t count_there(const struct ms_allocation *original, const struct note *note,
                           const struct wanted *wanted, size_t *at_out)
 {
     const size_t bytes = wanted->bytes.end - wanted->bytes.begin;
     const size_t at = note->address + (wanted->bytes.begin - note->offset) - original->address;
+    const bool meets_copy =
+        original == wanted->copy && at < wanted->extent.end && wanted->extent.begin < at + bytes;
     if (original->id != note->allocation_id || original->context != wanted->copy->context ||
-        at + bytes > original->bytes || meets_copy(original, at, bytes, wanted))
+        at + bytes > original->bytes || meets_copy)
         return 0;
     const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(original), at);
     const size_t there = extent.end - at < bytes ? extent.end - at : bytes;

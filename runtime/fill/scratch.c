@@ -178,23 +178,18 @@ bool ms_scratch_drop(void)
     return any;
 }
 
-/* How many bytes a small program has beside the peak: a granule of scratch memory and the sink are
- * much of what it has, and each replay would drive out what the next one needs. */
-static uint64_t beside(CUdevice device, uint64_t peak)
-{
-    enum { SMALL = 8, BESIDE = 2 };
-    const uint64_t granule = ms_device_memory_rounded(device, 1);
-    return peak < SMALL * granule ? BESIDE * granule : 0;
-}
-
-/* By how many bytes `bytes` more would break the bound. */
+/* By how many bytes `bytes` more would break the bound. A small program has some beside the peak: a
+ * granule of scratch memory and the sink are much of what it has, and each replay would drive out
+ * what the next one needs. */
 static uint64_t bytes_beyond(CUdevice device, uint64_t bytes)
 {
+    enum { SMALL = 8, BESIDE = 2 };
     const struct ms_space_sums sums = ms_space_sums(device);
     const uint64_t all = sums.held + bytes, peak = sums.most_reserved;
     if (all <= peak || ms_config.mode == MS_VERIFY)
         return 0;
-    const uint64_t most = peak + beside(device, peak);
+    const uint64_t granule = ms_device_memory_rounded(device, 1);
+    const uint64_t most = peak + (peak < SMALL * granule ? BESIDE * granule : 0);
     return all > most ? all - most : 0;
 }
 

@@ -12,11 +12,6 @@
 #include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 
-static void count_left_out(size_t bytes)
-{
-    ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
-}
-
 /* Samples verify_percent of each hundred allocations in a row, spread evenly. */
 static bool is_sampled(const struct ms_allocation *allocation)
 {
@@ -78,7 +73,7 @@ static void finish(const struct ms_driver_scope *scope, bool is_queued, CUresult
     content->is_shadowed = result == CUDA_SUCCESS && waited == CUDA_SUCCESS;
     ms_driver_leave(scope);
     if (!content->is_shadowed)
-        count_left_out(bytes);
+        ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
 }
 
 void ms_shadow_write(struct ms_allocation *allocation, struct ms_extent *written, const void *host,
@@ -172,7 +167,7 @@ static size_t give_up(struct ms_allocation *allocation)
     ms_backing_release(notes->shadow);
     ms_heap_free(notes->shadow);
     notes->shadow = NULL;
-    count_left_out(freed);
+    ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, freed);
     return freed;
 }
 

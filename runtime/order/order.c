@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of recorded writes and queued work: gates, captures, and whether a stream is idle. */
 #include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
