@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/access.h"
 
-#include "runtime/base/range.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/reuse.h"
@@ -10,8 +9,6 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/publish.h"
-#include "runtime/order/examining.h"
-#include "runtime/order/order.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"

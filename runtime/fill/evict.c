@@ -18,8 +18,6 @@
 #include "runtime/fill/delayed_free.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/memory/space.h"
-#include "runtime/order/order.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 

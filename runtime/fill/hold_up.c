@@ -6,7 +6,6 @@
 #include "runtime/base/clock.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
-#include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/delayed_free.h"
 #include "runtime/order/examining.h"

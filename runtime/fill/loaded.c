@@ -2,8 +2,6 @@
 #include "runtime/fill/loaded.h"
 
 #include "runtime/base/lock.h"
-#include "runtime/memory/space.h"
-#include "runtime/state/counters.h"
 
 /* Few enough places to search them all. A model and its copy are two waiting places for each
  * tensor. */

@@ -2,9 +2,7 @@
 #include "runtime/fill/origins.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/files/file_name.h"

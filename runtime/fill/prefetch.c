@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/prefetch.h"
 
-#include <string.h>
-
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
@@ -21,7 +19,6 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/order/examining.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"

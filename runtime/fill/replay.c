@@ -12,7 +12,6 @@
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/parked.h"
-#include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 

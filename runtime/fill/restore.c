@@ -12,14 +12,12 @@
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/pinned_pool.h"
 #include "runtime/loading/source_read.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
 
 enum { COMPARED_BYTES = 1 << 20 };

@@ -9,7 +9,6 @@
 #include "runtime/fill/loaded.h"
 #include "runtime/fill/replay.h"
 #include "runtime/memory/space.h"
-#include "runtime/order/order.h"
 #include "runtime/shard/shard.h"
 
 /* Few enough notes to search them all; smaller copies are sent as fast as a search takes. */

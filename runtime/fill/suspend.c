@@ -2,7 +2,6 @@
 #include "runtime/fill/suspend.h"
 
 #include <inttypes.h>
-#include <string.h>
 #include <time.h>
 
 #include "runtime/base/array.h"
@@ -25,8 +24,6 @@
 #include "runtime/memory/carve.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
-#include "runtime/order/order.h"
-#include "runtime/state/counters.h"
 #include "runtime/state/why.h"
 
 _Atomic bool ms_suspend_is_set;

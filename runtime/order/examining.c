@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/peers.h"
 #include "runtime/order/order.h"
