@@ -34,6 +34,18 @@ static bool may_come_late(void)
     return ms_is_capturing() || ms_has_late_payloads();
 }
 
+/* ms_lineage_next and ms_lineage_any, of a claimed allocation. */
+static bool next_extent(const struct ms_allocation *allocation, size_t *at, size_t end,
+                        struct ms_extent *extent_out)
+{
+    return ms_lineage_next(ms_allocation_lineage(allocation), at, end, extent_out);
+}
+static bool has_any(const struct ms_allocation *allocation, size_t begin, size_t end,
+                    unsigned states)
+{
+    return ms_lineage_any(ms_allocation_lineage(allocation), begin, end, states);
+}
+
 /* A smaller copy is done before a transfer has taken its staging memory. */
 static const size_t min_transfer_bytes = (size_t)256 << 10;
 
@@ -69,8 +81,7 @@ static struct run find_run(const struct ms_allocation *allocation, const struct 
     struct run run = {first->end, 0};
     struct ms_extent extent;
     for (size_t at = first->begin;
-         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent) &&
-         extent.begin < run.end + MS_LOADED_NEAR;) {
+         next_extent(allocation, &at, end, &extent) && extent.begin < run.end + MS_LOADED_NEAR;) {
         if (is_in_line(&extent, first))
             run = (struct run){extent.end, run.bytes + (extent.end - extent.begin)};
     }
@@ -98,7 +109,7 @@ static CUresult replay_files(const struct ms_allocation *allocation, size_t begi
     struct ms_extent extent;
     CUresult result = CUDA_SUCCESS;
     bool are_listed = end - begin >= min_transfer_bytes;
-    while (are_listed && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (are_listed && next_extent(allocation, &begin, end, &extent)) {
         const size_t run_bytes = extent.end - extent.begin;
         if (!is_missing_file(&extent.content))
             continue;
@@ -130,8 +141,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     bool files_done;
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS &&
-           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && next_extent(allocation, &begin, end, &extent)) {
         if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result = replay_extent(allocation, &extent, stream);
@@ -157,8 +167,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     struct ms_extent extent;
     struct run run = {0};
     ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
-    for (size_t at = begin;
-         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
+    for (size_t at = begin; next_extent(allocation, &at, end, &extent);) {
         if (!ms_content_is_present(&extent.content))
             note_arrival(allocation, &extent, end, &run);
     }
@@ -171,8 +180,7 @@ static CUresult set_files_present(struct ms_allocation *allocation, size_t begin
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     struct run run = {0};
-    while (result == CUDA_SUCCESS &&
-           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && next_extent(allocation, &begin, end, &extent)) {
         const struct ms_range range = {extent.begin, extent.end};
         if (!is_missing_file(&extent.content))
             continue;
@@ -211,8 +219,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
     struct ms_extent extent;
     struct run run = {0};
     for (size_t next = begin;
-         result == CUDA_SUCCESS &&
-         ms_lineage_next(ms_allocation_lineage(allocation), &next, end, &extent);) {
+         result == CUDA_SUCCESS && next_extent(allocation, &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (!is_perhaps_elsewhere(allocation, &extent, end, &run))
             continue;
@@ -236,8 +243,7 @@ static CUresult replay_launched(struct ms_allocation *allocation, size_t begin, 
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS &&
-           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && next_extent(allocation, &begin, end, &extent)) {
         if (extent.content.kind != MS_LAUNCHED || extent.content.cached)
             continue;
         result = replay_extent(allocation, &extent, stream);
@@ -304,9 +310,7 @@ static CUresult send_files_first(struct ms_allocation *allocation, size_t begin,
     bool is_any = false;
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
-    for (size_t at = begin;
-         result == CUDA_SUCCESS &&
-         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
+    for (size_t at = begin; result == CUDA_SUCCESS && next_extent(allocation, &at, end, &extent);) {
         const struct ms_range block = block_with_input(allocation, &extent);
         if (block.begin >= block.end)
             continue;
@@ -340,7 +344,7 @@ static bool has_only_made(const struct ms_allocation *allocation,
 {
     struct ms_extent extent;
     bool is_made = true;
-    while (is_made && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (is_made && next_extent(allocation, &begin, end, &extent)) {
         const struct ms_content *content = &extent.content;
         is_made =
             !ms_content_is_present(content) ||
@@ -371,8 +375,7 @@ static bool find_part(const struct ms_allocation *allocation, const struct ms_ex
     const struct ms_range all = ms_allocation_granules(allocation, extent->begin, missing);
     run->begin = all.begin > run->recorded_begin ? all.begin : run->recorded_begin;
     run->end = all.end < run->recorded_end ? all.end : run->recorded_end;
-    if (!ms_lineage_any(ms_allocation_lineage(allocation), run->begin, run->end,
-                        MS_PRESENT | MS_OF_KIND(MS_ABSENT)))
+    if (!has_any(allocation, run->begin, run->end, MS_PRESENT | MS_OF_KIND(MS_ABSENT)))
         return true;
     run->begin = extent->begin;
     run->end = missing < run->recorded_end ? missing : run->recorded_end;
@@ -396,8 +399,7 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t recorded_begin = ms_offset(allocation, recorded->address);
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (!ms_fits(allocation, recorded->address, recorded->before.bytes) ||
-        (ms_lineage_any(ms_allocation_lineage(allocation), recorded_begin, recorded_end,
-                        MS_PRESENT) &&
+        (has_any(allocation, recorded_begin, recorded_end, MS_PRESENT) &&
          !(is_repeatable(recorded) &&
            has_only_made(allocation, recorded, recorded_begin, recorded_end))))
         return false;
@@ -412,8 +414,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
 {
     struct ms_extent extent;
     bool found = false;
-    for (size_t at = begin;
-         !found && ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);)
+    for (size_t at = begin; !found && next_extent(allocation, &at, end, &extent);)
         found = may_run_in_place(allocation, &extent, end, run_out);
     return found;
 }
@@ -433,14 +434,12 @@ static CUresult replay_around(struct ms_allocation *allocation, const struct in_
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t at = run->begin;
-         result == CUDA_SUCCESS &&
-         ms_lineage_next(ms_allocation_lineage(allocation), &at, run->end, &extent);) {
+         result == CUDA_SUCCESS && next_extent(allocation, &at, run->end, &extent);) {
         if (is_made_by(run, &extent))
             result = set_present(allocation, extent.begin, extent.end);
     }
     for (size_t at = run->begin;
-         result == CUDA_SUCCESS &&
-         ms_lineage_next(ms_allocation_lineage(allocation), &at, run->end, &extent);) {
+         result == CUDA_SUCCESS && next_extent(allocation, &at, run->end, &extent);) {
         if (!is_made_by(run, &extent) && !ms_content_is_nothing(&extent.content))
             result = replay_extent(allocation, &extent, stream);
     }
@@ -466,8 +465,7 @@ static void drop_scratch_beside(const struct ms_allocation *allocation, size_t b
 {
     struct in_place run;
     if (find_in_place(allocation, begin, end, &run) &&
-        ms_lineage_any(ms_allocation_lineage(allocation), run.recorded_begin, run.recorded_end,
-                       MS_PRESENT) &&
+        has_any(allocation, run.recorded_begin, run.recorded_end, MS_PRESENT) &&
         !is_small_part(allocation, &run))
         ms_scratch_drop();
 }
@@ -478,7 +476,7 @@ static struct ms_range find_made(const struct ms_allocation *allocation, const s
     struct ms_range made = {run->recorded_begin, run->recorded_begin};
     struct ms_extent extent;
     for (size_t at = run->recorded_begin;
-         ms_lineage_next(ms_allocation_lineage(allocation), &at, run->recorded_end, &extent);) {
+         next_extent(allocation, &at, run->recorded_end, &extent);) {
         if (!ms_content_is_present(&extent.content))
             continue;
         made.begin = made.begin < made.end ? made.begin : extent.begin;
@@ -526,7 +524,7 @@ static CUresult replay_range(struct ms_allocation *allocation, size_t begin, siz
     CUresult result = CUDA_SUCCESS;
     if (begin >= end)
         return result;
-    if (ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_DEFERRED))
+    if (has_any(allocation, begin, end, MS_DEFERRED))
         result = replay_extents(allocation, begin, end, stream);
     return result == CUDA_SUCCESS ? set_present(allocation, begin, end) : result;
 }
@@ -624,8 +622,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     drop_scratch_beside(allocation, begin, end);
     /* In one call, so that bytes materialised together lie in one handle. */
     result = cover(allocation, begin, end);
-    if (result == CUDA_SUCCESS &&
-        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_DEFERRED))
+    if (result == CUDA_SUCCESS && has_any(allocation, begin, end, MS_DEFERRED))
         result = ms_replay_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS)
         result = replay_all(allocation, begin, end, stream);
@@ -639,8 +636,7 @@ static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, si
                               const struct ms_need_row *need)
 {
     static const size_t step = (size_t)32 << 20;
-    const bool has_parked =
-        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_PARKED));
+    const bool has_parked = has_any(allocation, begin, end, MS_OF_KIND(MS_PARKED));
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin, stop; at < end && result == CUDA_SUCCESS; at = stop) {
         stop = (at / step + 1) * step;
@@ -736,7 +732,7 @@ static void bring_place(struct ms_allocation *claimed, const struct ms_loaded_pl
         return;
     const size_t begin = ms_offset(to, waiting->address), end = begin + waiting->bytes;
     struct ms_extent extent;
-    for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
+    for (size_t at = begin; next_extent(to, &at, end, &extent);) {
         if (!still_waits(to, &extent, waiting))
             continue;
         if (hand_over == NULL)
@@ -776,7 +772,7 @@ static bool define_unwritten(struct ms_allocation *allocation, size_t begin, siz
     static const struct ms_content unwritten = {.kind = MS_FILL};
     struct ms_extent extent;
     bool is_defined = true;
-    while (is_defined && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (is_defined && next_extent(allocation, &begin, end, &extent)) {
         if (extent.content.kind == MS_UNDEFINED)
             is_defined =
                 ms_bytes_set(allocation, extent.begin, extent.end, &unwritten) == CUDA_SUCCESS;
@@ -889,7 +885,7 @@ static void bring_of_extent(struct ms_allocation *allocation, const struct ms_ex
 static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_extent extent;
-    while (ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (next_extent(allocation, &begin, end, &extent)) {
         if (extent.content.kind == MS_LAUNCHED && !extent.content.cached)
             bring_of_extent(allocation, &extent);
     }
@@ -914,7 +910,7 @@ static void log_error(const struct ms_allocation *allocation, size_t begin, size
 /* Refuses in every mode, because no source has absent bytes. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_ABSENT)))
+    if (!has_any(allocation, begin, end, MS_OF_KIND(MS_ABSENT)))
         return CUDA_SUCCESS;
     ms_log(
         MS_ERROR,
@@ -967,8 +963,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     CUresult result = refuse_absent(allocation, begin, end);
     if (is_cached)
         allocation->notes.touches++;
-    if (result == CUDA_SUCCESS &&
-        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_MISSING)) {
+    if (result == CUDA_SUCCESS && has_any(allocation, begin, end, MS_MISSING)) {
         extend_window(allocation);
         bring_inputs(allocation, begin, end);
         const struct timer timer = begin_timer(allocation);
@@ -976,8 +971,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         publish(&timer, allocation, begin, result);
         log_error(allocation, begin, end, result);
     }
-    if (result == CUDA_SUCCESS && !is_cached &&
-        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_NOT_RESIDENT)) {
+    if (result == CUDA_SUCCESS && !is_cached && has_any(allocation, begin, end, MS_NOT_RESIDENT)) {
         ms_compare(allocation, begin, end, MS_COMPARE_CACHED);
         hand_on(allocation, begin, end);
         result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
@@ -1030,8 +1024,7 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS &&
-           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && next_extent(allocation, &begin, end, &extent)) {
         struct ms_range range = {extent.begin, extent.end};
         while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
                ms_backing_next(ms_allocation_backing(allocation), &range)) {
@@ -1052,7 +1045,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
         if (kept != CUDA_SUCCESS)
             return kept;
     }
-    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_NOT_RESIDENT))
+    if (!has_any(allocation, begin, end, MS_NOT_RESIDENT))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
     const struct timer timer = begin_timer(allocation);
@@ -1078,7 +1071,7 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
                                  const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_UNMAPPED)))
+    if (!has_any(allocation, begin, end, MS_OF_KIND(MS_UNMAPPED)))
         return overwrite(allocation, begin, end, need);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
@@ -1095,7 +1088,7 @@ static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, s
 {
     struct ms_extent extent;
     size_t stop = at;
-    while (ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent) &&
+    while (next_extent(allocation, &at, end, &extent) &&
            (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
         stop = extent.end;
     return stop;
@@ -1109,7 +1102,7 @@ static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t e
         stop = end_of_filled(allocation, at, end);
         if (stop > at)
             materialise(allocation, at, stop, &ms_needs[MS_NEED_READ]);
-        else if (ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent))
+        else if (next_extent(allocation, &at, end, &extent))
             stop = extent.end;
     }
 }
@@ -1119,7 +1112,7 @@ static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size
     struct ms_range backed = {begin, end};
     for (; ms_backing_next(ms_allocation_backing(allocation), &backed);
          backed = (struct ms_range){backed.end, end}) {
-        if (ms_lineage_any(ms_allocation_lineage(allocation), backed.begin, backed.end, MS_MISSING))
+        if (has_any(allocation, backed.begin, backed.end, MS_MISSING))
             fill_backed(allocation, backed.begin, backed.end);
     }
 }
@@ -1193,10 +1186,10 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
 {
     struct ms_extent extent;
     bool found = false;
-    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_MISSING))
+    if (!has_any(allocation, begin, end, MS_MISSING))
         return false;
     ms_placement_query(allocation, begin, end);
-    while (!found && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent))
+    while (!found && next_extent(allocation, &begin, end, &extent))
         found = !ms_content_is_present(&extent.content) && fills_granule(&extent.content);
     return found;
 }
@@ -1216,8 +1209,7 @@ void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begi
     fill_all_backed(allocation, begin, end);
     for (struct ms_range backed = all; ms_backing_next(ms_allocation_backing(allocation), &backed);
          backed = (struct ms_range){backed.end, all.end}) {
-        const bool is_whole = !ms_lineage_any(ms_allocation_lineage(allocation), backed.begin,
-                                              backed.end, MS_MISSING);
+        const bool is_whole = !has_any(allocation, backed.begin, backed.end, MS_MISSING);
         const size_t step = is_whole ? backed.end - backed.begin : allocation->granule;
         for (size_t at = backed.begin; at < backed.end; at += step)
             note_unfilled(allocation, at, at + step < backed.end ? at + step : backed.end);
@@ -1287,8 +1279,7 @@ static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin
         result = ms_placement_query_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = materialise_chosen(allocation, begin, end, row);
-    if (result == CUDA_SUCCESS && faults &&
-        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_OTHERS))
+    if (result == CUDA_SUCCESS && faults && has_any(allocation, begin, end, MS_OF_OTHERS))
         result = materialise_edges(allocation, begin, end, row);
     return result;
 }
