@@ -231,19 +231,13 @@ static bool find_candidate(CUdeviceptr address, struct candidate *candidate_out)
     return allocation != NULL;
 }
 
-static void trim_one(CUdeviceptr address)
-{
-    struct candidate candidate;
-    if (may_trim() && find_candidate(address, &candidate))
-        atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
-}
-
 void ms_evict_leftover(CUdeviceptr address)
 {
-    if (address != 0)
-        trim_one(address);
-    else
+    struct candidate candidate;
+    if (address == 0)
         trim_all();
+    else if (may_trim() && find_candidate(address, &candidate))
+        atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
 }
 
 /* Scratch memory goes first, because the sink is mapped in it. */

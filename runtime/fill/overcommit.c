@@ -190,16 +190,11 @@ static uint64_t unneeded_bytes(CUdevice device)
     return bytes;
 }
 
-/* True if so little is left that a replay may not find scratch memory. */
-static bool is_little(uint64_t left, uint64_t total)
-{
-    enum { LITTLE = 8 };
-    return left < total / LITTLE && !ms_shard_is_active();
-}
-
-/* True if all allocations, with this one, fit into the device. */
+/* True if all allocations, with this one, fit into the device. *is_tight_out: so little is left
+ * that a replay may not find scratch memory. */
 static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
 {
+    enum { LITTLE = 8 };
     size_t free, total;
     if (ms_driver.mem_get_info(&free, &total) != CUDA_SUCCESS)
         return true;
@@ -209,7 +204,7 @@ static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
     if (promised > has)
         promised -= unneeded_bytes(device);
     if (promised <= has) {
-        *is_tight_out = is_little(has - promised, total);
+        *is_tight_out = has - promised < total / LITTLE && !ms_shard_is_active();
         return true;
     }
     ms_log(MS_INFO,

@@ -138,23 +138,17 @@ static bool is_again(const struct note *wanted)
     return is_again && !ms_shard_is_active();
 }
 
-static void add_dependent(const struct dependent *dependent)
+/* The copied bytes depend on [from, from + bytes). */
+static void add_dependent(const struct ms_copied *copied, CUdeviceptr from, size_t bytes)
 {
-    if (dependent->from_bytes < min_bytes)
+    if (bytes < min_bytes)
         return;
     ms_lock_take(&made.lock);
-    made.dependents[made.next++ % NOTES] = *dependent;
+    made.dependents[made.next++ % NOTES] =
+        (struct dependent){from, bytes, copied->copy->address + copied->to, copied->bytes,
+                           copied->copy->id};
     ms_lock_drop(&made.lock);
     atomic_store_explicit(&is_any_made, true, memory_order_relaxed);
-}
-
-static void add_result(const struct ms_copied *copied)
-{
-    const struct ms_launch_input *input = copied->content->recorded->input;
-    if (input != NULL)
-        add_dependent(&(struct dependent){input->address, input->lineage.bytes,
-                                          copied->copy->address + copied->to, copied->bytes,
-                                          copied->copy->id});
 }
 
 /* Both places wait for the same bytes of a source. */
@@ -185,9 +179,10 @@ static bool note_snapshot(const struct ms_copied *copied)
 bool ms_reuse_note(const struct ms_copied *copied)
 {
     const struct ms_content *content = copied->content;
-    const struct ms_allocation *copy = copied->copy;
-    if (content->kind == MS_LAUNCHED && copy != NULL)
-        add_result(copied);
+    const bool is_later = copied->copy != NULL;
+    if (content->kind == MS_LAUNCHED && is_later && content->recorded->input != NULL)
+        add_dependent(copied, content->recorded->input->address,
+                      content->recorded->input->lineage.bytes);
     if (content->kind == MS_SOURCE && ms_content_file(content) == NULL)
         return note_snapshot(copied);
     if (!is_noted(content, copied->bytes))
@@ -197,13 +192,12 @@ bool ms_reuse_note(const struct ms_copied *copied)
                               .bytes = copied->bytes,
                               .address = copied->source->address + copied->from,
                               .allocation_id = copied->source->id};
-    if (copy == NULL)
+    if (!is_later)
         return is_again(&note);
     add(&note);
     if (copied->bytes >= MS_LOADED_LEAST)
         note_waiting(copied);
-    add_dependent(&(struct dependent){note.address, copied->bytes, copy->address + copied->to,
-                                      copied->bytes, copy->id});
+    add_dependent(copied, note.address, copied->bytes);
     return false;
 }
 
