@@ -999,21 +999,15 @@ static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begi
                                    const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        size_t stop = at;
-        struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
-        while (stop < end && !is_left_out(&extent.content, need)) {
+    struct ms_extent extent;
+    for (size_t at = begin, stop = begin; at < end && result == CUDA_SUCCESS; at = stop) {
+        size_t next = at;
+        while (next_extent(allocation, &next, end, &extent) && !is_left_out(&extent.content, need))
             stop = extent.end;
-            if (stop < end)
-                extent = ms_lineage_at(ms_allocation_lineage(allocation), stop);
-        }
-        if (stop > end)
-            stop = end;
         if (stop > at)
             result = materialise(allocation, at, stop, need);
         else
             stop = extent.end;
-        at = stop;
     }
     return result;
 }
@@ -1071,38 +1065,29 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
                                  const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
+    struct ms_extent extent;
     if (!has_any(allocation, begin, end, MS_OF_KIND(MS_UNMAPPED)))
         return overwrite(allocation, begin, end, need);
-    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
-        const size_t stop = extent.end < end ? extent.end : end;
+    while (result == CUDA_SUCCESS && next_extent(allocation, &begin, end, &extent)) {
         if (extent.content.kind != MS_UNMAPPED)
-            result = overwrite(allocation, at, stop, need);
-        at = stop;
+            result = overwrite(allocation, extent.begin, extent.end, need);
     }
     return result;
 }
 
-/* The end of the bytes from `at` on that can be filled, or are present; `at` if there are none. */
-static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, size_t end)
-{
-    struct ms_extent extent;
-    size_t stop = at;
-    while (next_extent(allocation, &at, end, &extent) &&
-           (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
-        stop = extent.end;
-    return stop;
-}
-
+/* Fills the runs of bytes that can be filled, or are present. */
 static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_extent extent;
     ms_placement_query(allocation, begin, end);
-    for (size_t at = begin, stop; at < end; at = stop) {
-        stop = end_of_filled(allocation, at, end);
+    for (size_t at = begin, stop = begin; at < end; at = stop) {
+        size_t next = at;
+        while (next_extent(allocation, &next, end, &extent) &&
+               (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
+            stop = extent.end;
         if (stop > at)
             materialise(allocation, at, stop, &ms_needs[MS_NEED_READ]);
-        else if (next_extent(allocation, &at, end, &extent))
+        else
             stop = extent.end;
     }
 }

@@ -299,29 +299,22 @@ size_t ms_restore_all(void)
     return restoring.bytes;
 }
 
-/* Finds the next run of extents that hold something: bytes that were never written stay without
- * memory. */
-static bool next_written(const struct ms_allocation *allocation, struct ms_range *run)
-{
-    struct ms_extent extent;
-    size_t at = run->end;
-    *run = (struct ms_range){0, 0};
-    while (ms_lineage_next(ms_allocation_lineage(allocation), &at, allocation->bytes, &extent)) {
-        const bool is_written = !ms_content_is_nothing(&extent.content);
-        if (!is_written && run->end > 0)
-            break;
-        if (is_written)
-            *run = (struct ms_range){run->end > 0 ? run->begin : extent.begin, extent.end};
-    }
-    return run->end > 0;
-}
-
+/* Leaves bytes that were never written without memory. */
 static CUresult keep(struct ms_allocation *allocation)
 {
-    struct ms_range run = {0, 0};
+    const size_t end = allocation->bytes;
     CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS && next_written(allocation, &run))
-        result = ms_materialise(allocation, run.begin, run.end, MS_NEED_KEEP);
+    struct ms_extent extent;
+    for (size_t at = 0, stop = 0; at < end && result == CUDA_SUCCESS; at = stop) {
+        size_t next = at;
+        while (ms_lineage_next(ms_allocation_lineage(allocation), &next, end, &extent) &&
+               !ms_content_is_nothing(&extent.content))
+            stop = extent.end;
+        if (stop > at)
+            result = ms_materialise(allocation, at, stop, MS_NEED_KEEP);
+        else
+            stop = extent.end;
+    }
     return result;
 }
 
