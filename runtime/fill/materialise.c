@@ -253,21 +253,11 @@ static CUresult replay_launched(struct ms_allocation *allocation, size_t begin, 
     return result;
 }
 
-static size_t bytes_without_memory(const struct ms_allocation *allocation, struct ms_range range)
-{
-    const size_t end = range.end;
-    size_t bytes = end - range.begin;
-    for (; ms_backing_next(ms_allocation_backing(allocation), &range);
-         range = (struct ms_range){range.end, end})
-        bytes -= range.end - range.begin;
-    return bytes;
-}
-
 /* Frees kept scratch memory first, where it would exceed the bound beside the program's memory. */
 static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_range all = ms_allocation_granules(allocation, begin, end);
-    const size_t bytes = bytes_without_memory(allocation, all);
+    const size_t bytes = ms_replay_unbacked(allocation, all);
     if (bytes > 0)
         ms_scratch_make_way(allocation->device, bytes);
     return ms_allocation_cover(allocation, begin, end);
@@ -454,8 +444,7 @@ static bool is_small_part(const struct ms_allocation *allocation, const struct i
     const struct ms_range all =
         ms_allocation_granules(allocation, run->recorded_begin, run->recorded_end);
     const struct ms_range part = ms_allocation_granules(allocation, run->begin, run->end);
-    const size_t sunk =
-        bytes_without_memory(allocation, all) - bytes_without_memory(allocation, part);
+    const size_t sunk = ms_replay_unbacked(allocation, all) - ms_replay_unbacked(allocation, part);
     return sunk > FEW * allocation->granule && sunk > TIMES * (part.end - part.begin);
 }
 

@@ -6,7 +6,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/device_memory.h"
-#include "runtime/memory/allocation.h"
+#include "runtime/fill/replay.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
@@ -150,13 +150,8 @@ static bool is_overcommitted(CUdevice device, uint64_t live, size_t bytes, size_
 static uint64_t unbacked_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const size_t granule = allocation->granule, stop = end / granule * granule;
-    struct ms_range range = {(begin + granule - 1) / granule * granule, stop};
-    uint64_t bytes = range.begin < stop ? stop - range.begin : 0;
-    while (ms_backing_next(ms_allocation_backing(allocation), &range)) {
-        bytes -= range.end - range.begin;
-        range = (struct ms_range){range.end, stop};
-    }
-    return bytes;
+    const struct ms_range range = {(begin + granule - 1) / granule * granule, stop};
+    return range.begin < stop ? ms_replay_unbacked(allocation, range) : 0;
 }
 
 /* Bytes of unbacked granules whose content is all remote. */

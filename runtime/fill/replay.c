@@ -179,17 +179,6 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
            (a->owned == b->owned && a->source_offset == b->source_offset);
 }
 
-/* Asked beside the lineage, because bytes that were never written may have no memory. */
-static bool has_memory(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    struct ms_range range = {begin, end};
-    while (ms_backing_next(ms_allocation_backing(allocation), &range) && range.begin == begin) {
-        begin = range.end;
-        range = (struct ms_range){begin, end};
-    }
-    return begin == end;
-}
-
 bool ms_replay_holds_input(const struct ms_allocation *allocation,
                            const struct ms_recorded_launch *recorded, struct ms_range needed)
 {
@@ -221,7 +210,9 @@ static bool has_input(const struct ms_allocation *allocation,
         if (!extent.content.cached && !ms_content_is_nothing(&extent.content))
             return false;
     }
-    return has_memory(allocation, begin + needed.begin, begin + needed.end);
+    /* Asked beside the lineage, because bytes that were never written may have no memory. */
+    return ms_replay_unbacked(allocation,
+                              (struct ms_range){begin + needed.begin, begin + needed.end}) == 0;
 }
 
 /* Makes undefined bytes of the input zero in its own block: the program has written none there, and
@@ -277,10 +268,12 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
     const struct ms_launch_input *input = recorded->input;
     MS_CLAIMED struct ms_allocation *claimed;
     struct ms_allocation *allocation = ms_space_hold(input->address, &claimed);
-    const bool has = allocation != NULL && has_input(allocation, recorded, needed) &&
-                     (claimed != NULL ||
-                      has_memory(allocation, ms_offset(allocation, input->address),
-                                 ms_offset(allocation, input->address) + input->lineage.bytes));
+    bool has = allocation != NULL && has_input(allocation, recorded, needed);
+    if (has && claimed == NULL) {
+        const size_t begin = ms_offset(allocation, input->address);
+        const struct ms_range all = {begin, begin + input->lineage.bytes};
+        has = ms_replay_unbacked(allocation, all) == 0;
+    }
     if (has && result_out != NULL)
         *result_out = run_in_input(allocation, recorded, delta, needed, stream);
     return has;

@@ -60,6 +60,18 @@ bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr add
 struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size_t begin,
                                  size_t end);
 
+/* How many bytes of the range have no memory. */
+static inline size_t ms_replay_unbacked(const struct ms_allocation *allocation,
+                                        struct ms_range range)
+{
+    const size_t end = range.end;
+    size_t bytes = end - range.begin;
+    for (; ms_backing_next(ms_allocation_backing(allocation), &range);
+         range = (struct ms_range){range.end, end})
+        bytes -= range.end - range.begin;
+    return bytes;
+}
+
 /* True if the claimed allocation is that of the launch's input, and still has the content that the
  * launch needs (ms_replay_needed), in memory or not. */
 bool ms_replay_holds_input(const struct ms_allocation *allocation,
