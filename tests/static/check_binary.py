@@ -70,7 +70,7 @@ def main():
         faults += [f"needs {name}, the program's heap" for name, _, _ in undefined if name in ("malloc", "calloc", "realloc")]
 
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
-        rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
+        rows = re.findall(r"^MS_ENTRY(?:_PLAIN)?(?:_TWINS)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
     wanted = {symbol for symbol, _ in rows} | {symbol + suffix for symbol, suffix in rows if suffix.startswith("_")}
     wanted |= {"dlsym", "dlvsym"}
     with open(os.path.join(SOURCE, "shim", "observer.c")) as file:
