@@ -82,7 +82,8 @@ def main():
     with open(os.path.join(SOURCE, "shim", "metashard.h")) as file:
         wanted |= set(re.findall(r"^METASHARD_API .*?\b(metashard_\w+)\(", file.read(), re.M))
     with open(os.path.join(SOURCE, "shim", "nccl.def")) as file:
-        wanted |= set(re.findall(r"^MS_NCCL(?:_COLLECTIVE)?\((nccl\w+),", file.read(), re.M))
+        rows = re.findall(r"^MS_NCCL(_COLLECTIVE|_WITH_CONFIG)?\((nccl\w+),", file.read(), re.M)
+    wanted |= {name for _, name in rows} | {name + "Config" for kind, name in rows if kind == "_WITH_CONFIG"}
     exports = {line.split()[-1] for line in
                read("nm", "-D", "--defined-only", library).splitlines()}
     faults += [f"does not export {name}" for name in sorted(wanted - exports)]
