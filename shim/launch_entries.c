@@ -49,10 +49,8 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
            .extra = extra)
 #define LAUNCH_COOPERATIVE(symbol, default_stream) \
     LAUNCH(symbol, default_stream, (void **kernelParams), (kernelParams), .cooperative = true)
-LAUNCH_ONE(cuLaunchKernel, CU_STREAM_LEGACY)
-LAUNCH_ONE(cuLaunchKernel_ptsz, CU_STREAM_PER_THREAD)
-LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, CU_STREAM_LEGACY)
-LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, CU_STREAM_PER_THREAD)
+MS_TWINS(_ptsz, LAUNCH_ONE, cuLaunchKernel)
+MS_TWINS(_ptsz, LAUNCH_COOPERATIVE, cuLaunchCooperativeKernel)
 
 static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params, void **extra,
                       CUstream default_stream, CUresult *result_out)
@@ -81,5 +79,4 @@ static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params,
             return result;                                                                    \
         return MS_REAL(symbol)(config, f, kernelParams, extra);                               \
     }
-LAUNCH_EX(cuLaunchKernelEx, CU_STREAM_LEGACY)
-LAUNCH_EX(cuLaunchKernelEx_ptsz, CU_STREAM_PER_THREAD)
+MS_TWINS(_ptsz, LAUNCH_EX, cuLaunchKernelEx)
