@@ -163,7 +163,7 @@ static bool has_mode(int flags)
 }
 
 /* Reads the mode, which the caller passes only if the flags require it. */
-#define READ_MODE(mode, flags)            \
+#define READ_MODE                         \
     mode_t mode = 0;                      \
     if (has_mode(flags)) {                \
         va_list arguments;                \
@@ -191,47 +191,25 @@ static int note_open(const char *path, int flags, int file)
     return file;
 }
 
-#define OPEN(name)                                                         \
-    CALL(int, name, (const char *path, int flags, ...))                    \
-    {                                                                      \
-        READ_MODE(mode, flags)                                             \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags))                 \
-            return -1;                                                     \
-        return note_open(path, flags, REAL_CALL(name)(path, flags, mode)); \
+/* A call that opens `path` in `folder`. `read_mode`: READ_MODE, or nothing if the call has none. */
+#define OPEN(name, parameters, read_mode, folder, arguments)      \
+    CALL(int, name, parameters)                                   \
+    {                                                             \
+        read_mode;                                                \
+        if (!may_open(CALL_##name, folder, path, flags))          \
+            return -1;                                            \
+        return note_open(path, flags, REAL_CALL(name) arguments); \
     }
-OPEN(open)
-OPEN(open64)
-
-#define OPENAT(name)                                                               \
-    CALL(int, name, (int folder, const char *path, int flags, ...))                \
-    {                                                                              \
-        READ_MODE(mode, flags)                                                     \
-        if (!may_open(CALL_##name, folder, path, flags))                           \
-            return -1;                                                             \
-        return note_open(path, flags, REAL_CALL(name)(folder, path, flags, mode)); \
-    }
-OPENAT(openat)
-OPENAT(openat64)
-
-#define OPEN_2(name)                                                 \
-    CALL(int, name, (const char *path, int flags))                   \
-    {                                                                \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags))           \
-            return -1;                                               \
-        return note_open(path, flags, REAL_CALL(name)(path, flags)); \
-    }
-OPEN_2(__open_2)
-OPEN_2(__open64_2)
-
-#define OPENAT_2(name)                                                       \
-    CALL(int, name, (int folder, const char *path, int flags))               \
-    {                                                                        \
-        if (!may_open(CALL_##name, folder, path, flags))                     \
-            return -1;                                                       \
-        return note_open(path, flags, REAL_CALL(name)(folder, path, flags)); \
-    }
-OPENAT_2(__openat_2)
-OPENAT_2(__openat64_2)
+OPEN(open, (const char *path, int flags, ...), READ_MODE, AT_FDCWD, (path, flags, mode))
+OPEN(open64, (const char *path, int flags, ...), READ_MODE, AT_FDCWD, (path, flags, mode))
+OPEN(openat, (int folder, const char *path, int flags, ...), READ_MODE, folder,
+     (folder, path, flags, mode))
+OPEN(openat64, (int folder, const char *path, int flags, ...), READ_MODE, folder,
+     (folder, path, flags, mode))
+OPEN(__open_2, (const char *path, int flags), , AT_FDCWD, (path, flags))
+OPEN(__open64_2, (const char *path, int flags), , AT_FDCWD, (path, flags))
+OPEN(__openat_2, (int folder, const char *path, int flags), , folder, (folder, path, flags))
+OPEN(__openat64_2, (int folder, const char *path, int flags), , folder, (folder, path, flags))
 
 #define CREAT(name)                                                       \
     CALL_IF(int, -1, name, (const char *path, mode_t mode), (path, mode), \
