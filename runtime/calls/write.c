@@ -134,13 +134,6 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     return NULL;
 }
 
-/* True if the allocation is not on the current device: the driver decides about access. */
-static bool is_far(const struct ms_allocation *allocation)
-{
-    CUdevice current;
-    return ms_driver.ctx_get_device(&current) != CUDA_SUCCESS || current != allocation->device;
-}
-
 bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 {
     const CUdeviceptr address = movement->to.begin;
@@ -161,7 +154,8 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 
     const size_t begin = ms_offset(allocation, address);
     bool is_answered = true;
-    if (!is_far(allocation) && ms_order_may_record(movement->stream)) {
+    /* On another device than the current one, the driver decides about access. */
+    if (ms_driver_device() == allocation->device && ms_order_may_record(movement->stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = pattern};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, movement->stream);
         ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);

@@ -701,17 +701,6 @@ static void unmap_sink(const struct ms_receive *receive)
         ms_backing_sink_wait(ms_allocation_memory(allocation), 0, allocation->bytes);
 }
 
-static CUresult record(CUstream stream, CUevent *event_out)
-{
-    CUresult result = ms_driver.event_create(event_out, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_driver.event_record(*event_out, stream);
-    if (result != CUDA_SUCCESS)
-        ms_driver.event_destroy(*event_out);
-    return result;
-}
-
 /* Records events that users of the memory wait for: one each for the sink, the lent memory and its
  * pieces. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
@@ -720,11 +709,11 @@ static CUresult hand_events_over(const struct ms_receive *receive, CUstream stre
     CUevent event;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
-        if (sink[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
+        if (sink[i] != NULL && (result = ms_driver_record(stream, &event)) == CUDA_SUCCESS)
             hand_over(receive, sink[i], event);
     }
     for (size_t i = 0; i < receive->park.count && result == CUDA_SUCCESS; i++) {
-        if ((result = record(stream, &event)) == CUDA_SUCCESS)
+        if ((result = ms_driver_record(stream, &event)) == CUDA_SUCCESS)
             ms_parked_attach_event(receive->park.parked[i], event);
     }
     return result;
@@ -738,7 +727,7 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
     CUevent event;
     CUresult result = hand_events_over(receive, stream);
     if (result == CUDA_SUCCESS)
-        result = record(stream, &event);
+        result = ms_driver_record(stream, &event);
     if (result != CUDA_SUCCESS)
         return result;
     if (ms_order_event_poll(event, ms_config.receive_ms) == CUDA_SUCCESS &&
