@@ -377,12 +377,6 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
     return false;
 }
 
-static void find_itself(const void *rows, size_t i, struct ms_strided_copy *rows_out)
-{
-    (void)i;
-    *rows_out = *(const struct ms_strided_copy *)rows;
-}
-
 /* True if the launch only copies rows, and the shim has copied them. Such a kernel reads no
  * parameters but the copy's. */
 static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arguments,
@@ -396,8 +390,7 @@ static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arg
         return false;
     if (rows.dims == 0)
         rows.dim[rows.dims++].count = 1; /* one row: copied only where rows would be */
-    const struct ms_parts parts = {1, find_itself, &rows};
-    if (!ms_move_try_parts(&parts, call->stream, result_out))
+    if (!ms_move_try(&rows, 0, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
     return true;
@@ -529,7 +522,8 @@ static enum listed_state record_tensor(const struct listed *listed, unsigned ten
     return record(&call, &arguments, &reach) ? RECORDED : LEFT;
 }
 
-/* Copies a tensor as lineage, like an input of torch.cat, if the launch only copies. */
+/* Copies a tensor as lineage, like an input of torch.cat, if the launch only copies. Leaves out
+ * results of launches: a launch is recorded with them as its input. */
 static bool copy_tensor(const struct listed *listed, unsigned tensor, CUresult *result_out)
 {
     const struct ms_call *call = listed->call;
@@ -537,7 +531,7 @@ static bool copy_tensor(const struct listed *listed, unsigned tensor, CUresult *
     struct ms_strided_copy piece;
     return ms_tensor_list_copy(call, arguments, &listed->list, tensor, &piece) &&
            ms_call_may_wait(call, arguments->layout, ms_driver_device()) &&
-           ms_move_try_deferred(&piece, call->stream, result_out);
+           ms_move_try(&piece, MS_OF_KIND(MS_LAUNCHED), call->stream, result_out);
 }
 
 /* Launches the tensors that could not be recorded. */
