@@ -174,11 +174,10 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         return give(value_out, (uint64_t)facts.device, 4);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         return give(value_out, facts.address, 8);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         return give(value_out, facts.bytes, 8);
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        return give(value_out, facts.address, 8);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* the driver maps whole granules */
         return give(value_out, facts.granule_bytes, 8);
     case CU_POINTER_ATTRIBUTE_MAPPED:
