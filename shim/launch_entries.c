@@ -21,14 +21,13 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
 }
 
 /* The function that the thunk jumps to. A cooperative launch has no `extra`. */
-#define UNPACK(...) __VA_ARGS__
 #define LAUNCH(symbol, default_stream, more_parameters, more, ...)                               \
     extern __typeof__(symbol) ms_guarded_##symbol;                                               \
     CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
                                  unsigned int gridDimZ, unsigned int blockDimX,                  \
                                  unsigned int blockDimY, unsigned int blockDimZ,                 \
                                  unsigned int sharedMemBytes, CUstream hStream,                  \
-                                 UNPACK more_parameters)                                         \
+                                 MS_UNPACK more_parameters)                                      \
     {                                                                                            \
         CUresult result;                                                                         \
         MS_ENTER(#symbol);                                                                       \
@@ -42,7 +41,7 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
         if (launch(&call, default_stream, &result))                                              \
             return result;                                                                       \
         return MS_REAL(symbol)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, \
-                               sharedMemBytes, hStream, UNPACK more);                            \
+                               sharedMemBytes, hStream, MS_UNPACK more);                         \
     }
 #define LAUNCH_ONE(symbol, default_stream)                                                     \
     LAUNCH(symbol, default_stream, (void **kernelParams, void **extra), (kernelParams, extra), \

@@ -262,20 +262,19 @@ static CUresult begin_batch(const struct batch *batch, CUstream stream, void **b
 }
 
 /* For entries with and without failIdx. */
-#define UNPACK(...) __VA_ARGS__
 #define BATCH(symbol, default_stream, more_parameters, more)                                      \
     MS_QUICK_COPY(symbol,                                                                         \
                   (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,          \
                    CUmemcpyAttributes * attrs, size_t * attrsIdxs, size_t numAttrs,               \
-                   UNPACK more_parameters),                                                       \
-                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, UNPACK more))            \
+                   MS_UNPACK more_parameters),                                                    \
+                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, MS_UNPACK more))         \
     {                                                                                             \
         void *bounded;                                                                            \
         const struct batch batch = {dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs};        \
         CUresult result = begin_batch(&batch, ms_stream(hStream, default_stream), &bounded);      \
         if (result == CUDA_SUCCESS)                                                               \
             result = MS_REAL(symbol)(bounded != NULL ? bounded : dsts, srcs, sizes, count, attrs, \
-                                     attrsIdxs, numAttrs, UNPACK more);                           \
+                                     attrsIdxs, numAttrs, MS_UNPACK more);                        \
         ms_heap_free(bounded);                                                                    \
         return result;                                                                            \
     }

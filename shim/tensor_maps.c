@@ -18,17 +18,16 @@ static CUresult prepare(CUtensorMapDataType type, uint32_t rank, void *address,
 }
 
 /* An entry with the parameters that all of them have, and with more. */
-#define UNPACK(...) __VA_ARGS__
 #define ENCODE(symbol, more_parameters, more)                                                     \
     MS_PREPARED(                                                                                  \
         symbol,                                                                                   \
         prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, interleave), \
         (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,      \
          void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,       \
-         UNPACK more_parameters, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,  \
-         CUtensorMapFloatOOBfill oobFill),                                                        \
+         MS_UNPACK more_parameters, CUtensorMapSwizzle swizzle,                                   \
+         CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill),                    \
         (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,          \
-         UNPACK more, swizzle, l2Promotion, oobFill))
+         MS_UNPACK more, swizzle, l2Promotion, oobFill))
 ENCODE(cuTensorMapEncodeTiled,
        (const cuuint32_t *boxDim, const cuuint32_t *elementStrides,
         CUtensorMapInterleave interleave),
