@@ -40,12 +40,6 @@ void ms_driver_leave(const struct ms_driver_scope *scope)
     restore_context(scope);
 }
 
-bool ms_driver_has(CUdevice device, CUdevice_attribute attribute)
-{
-    int value = 0;
-    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
-}
-
 CUresult ms_driver_record(CUstream stream, CUevent *event_out)
 {
     CUresult result = ms_driver.event_create(event_out, CU_EVENT_DISABLE_TIMING);

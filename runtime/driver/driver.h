@@ -47,7 +47,11 @@ static inline CUdevice ms_driver_device(void)
 }
 
 /* True if the attribute of the device is not 0. */
-bool ms_driver_has(CUdevice device, CUdevice_attribute attribute);
+static inline bool ms_driver_has(CUdevice device, CUdevice_attribute attribute)
+{
+    int value = 0;
+    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
 
 /* Makes an event that follows the work that was queued in the stream. */
 CUresult ms_driver_record(CUstream stream, CUevent *event_out);
