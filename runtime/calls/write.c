@@ -208,12 +208,6 @@ static bool find_content(const void *source, size_t bytes, struct ms_content *co
     return found != NULL;
 }
 
-static void drop_found(const struct ms_content *content)
-{
-    if (content->kind == MS_SOURCE)
-        ms_source_drop(content->source);
-}
-
 /* False if the source was closed since it was found. To be called under the claim of the allocation
  * that gets the content: whoever closes the source later will find it there. */
 static bool is_still_there(const struct ms_content *content)
@@ -323,7 +317,8 @@ bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out
     const bool is_answered = *result_out != CUDA_SUCCESS ||
                              write_content(movement, &content, result_out) ||
                              back_for_copy(movement, result_out);
-    drop_found(&content);
+    if (content.kind == MS_SOURCE)
+        ms_source_drop(content.source);
     /* The driver would have waited for earlier work too, and programs rely on that. */
     if (is_answered && movement->waits && *result_out == CUDA_SUCCESS)
         *result_out = ms_order_stream_wait(stream);
