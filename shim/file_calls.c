@@ -147,8 +147,11 @@ static bool may_change_descriptor(enum call call, int descriptor)
     type ms_file_##name parameters
 #define REAL_CALL(name) ((__typeof__(&ms_file_##name))real_of(CALL_##name))
 
+/* A call, and its twin for programs built with -D_FILE_OFFSET_BITS=64 (file_calls.def). */
+#define WITH_64(row, name, ...) row(name, ##__VA_ARGS__) row(name##64, ##__VA_ARGS__)
+
 /* A call that fails with `failed` unless `may`, an expression of `call`, is true. */
-#define CALL_IF(type, failed, name, parameters, arguments, may) \
+#define CALL_IF(name, type, failed, parameters, arguments, may) \
     CALL(type, name, parameters)                                \
     {                                                           \
         const enum call call = CALL_##name;                     \
@@ -163,7 +166,7 @@ static bool has_mode(int flags)
 }
 
 /* Reads the mode, which the caller passes only if the flags require it. */
-#define READ_MODE(mode, flags)            \
+#define READ_MODE                         \
     mode_t mode = 0;                      \
     if (has_mode(flags)) {                \
         va_list arguments;                \
@@ -191,59 +194,28 @@ static int note_open(const char *path, int flags, int file)
     return file;
 }
 
-#define OPEN(name)                                                         \
-    CALL(int, name, (const char *path, int flags, ...))                    \
-    {                                                                      \
-        READ_MODE(mode, flags)                                             \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags))                 \
-            return -1;                                                     \
-        return note_open(path, flags, REAL_CALL(name)(path, flags, mode)); \
+/* A call that opens `path` in `folder`. `read_mode`: READ_MODE, or nothing if the call has none. */
+#define OPEN(name, parameters, read_mode, folder, arguments)      \
+    CALL(int, name, parameters)                                   \
+    {                                                             \
+        read_mode;                                                \
+        if (!may_open(CALL_##name, folder, path, flags))          \
+            return -1;                                            \
+        return note_open(path, flags, REAL_CALL(name) arguments); \
     }
-OPEN(open)
-OPEN(open64)
+WITH_64(OPEN, open, (const char *path, int flags, ...), READ_MODE, AT_FDCWD, (path, flags, mode))
+WITH_64(OPEN, openat, (int folder, const char *path, int flags, ...), READ_MODE, folder,
+        (folder, path, flags, mode))
+OPEN(__open_2, (const char *path, int flags), , AT_FDCWD, (path, flags))
+OPEN(__open64_2, (const char *path, int flags), , AT_FDCWD, (path, flags))
+OPEN(__openat_2, (int folder, const char *path, int flags), , folder, (folder, path, flags))
+OPEN(__openat64_2, (int folder, const char *path, int flags), , folder, (folder, path, flags))
 
-#define OPENAT(name)                                                               \
-    CALL(int, name, (int folder, const char *path, int flags, ...))                \
-    {                                                                              \
-        READ_MODE(mode, flags)                                                     \
-        if (!may_open(CALL_##name, folder, path, flags))                           \
-            return -1;                                                             \
-        return note_open(path, flags, REAL_CALL(name)(folder, path, flags, mode)); \
-    }
-OPENAT(openat)
-OPENAT(openat64)
+WITH_64(CALL_IF, creat, int, -1, (const char *path, mode_t mode), (path, mode),
+        may_change_path(call, path))
 
-#define OPEN_2(name)                                                 \
-    CALL(int, name, (const char *path, int flags))                   \
-    {                                                                \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags))           \
-            return -1;                                               \
-        return note_open(path, flags, REAL_CALL(name)(path, flags)); \
-    }
-OPEN_2(__open_2)
-OPEN_2(__open64_2)
-
-#define OPENAT_2(name)                                                       \
-    CALL(int, name, (int folder, const char *path, int flags))               \
-    {                                                                        \
-        if (!may_open(CALL_##name, folder, path, flags))                     \
-            return -1;                                                       \
-        return note_open(path, flags, REAL_CALL(name)(folder, path, flags)); \
-    }
-OPENAT_2(__openat_2)
-OPENAT_2(__openat64_2)
-
-#define CREAT(name)                                                       \
-    CALL_IF(int, -1, name, (const char *path, mode_t mode), (path, mode), \
-            may_change_path(call, path))
-CREAT(creat)
-CREAT(creat64)
-
-#define FOPEN(name)                                                                 \
-    CALL_IF(FILE *, NULL, name, (const char *path, const char *mode), (path, mode), \
-            may_open_stream(call, path, mode))
-FOPEN(fopen)
-FOPEN(fopen64)
+WITH_64(CALL_IF, fopen, FILE *, NULL, (const char *path, const char *mode), (path, mode),
+        may_open_stream(call, path, mode))
 
 /* Without a path, freopen opens the stream's own file again. */
 static bool may_open_again(enum call call, const char *path, const char *mode, FILE *stream)
@@ -254,29 +226,17 @@ static bool may_open_again(enum call call, const char *path, const char *mode, F
            prepare_descriptor(call, fileno(stream));
 }
 
-#define FREOPEN(name)                                                               \
-    CALL_IF(FILE *, NULL, name, (const char *path, const char *mode, FILE *stream), \
-            (path, mode, stream), may_open_again(call, path, mode, stream))
-FREOPEN(freopen)
-FREOPEN(freopen64)
+WITH_64(CALL_IF, freopen, FILE *, NULL, (const char *path, const char *mode, FILE *stream),
+        (path, mode, stream), may_open_again(call, path, mode, stream))
 
-#define TRUNCATE(name)                                                     \
-    CALL_IF(int, -1, name, (const char *path, off_t bytes), (path, bytes), \
-            may_change_path(call, path))
-TRUNCATE(truncate)
-TRUNCATE(truncate64)
+WITH_64(CALL_IF, truncate, int, -1, (const char *path, off_t bytes), (path, bytes),
+        may_change_path(call, path))
 
-#define FTRUNCATE(name)                                            \
-    CALL_IF(int, -1, name, (int file, off_t bytes), (file, bytes), \
-            may_change_descriptor(call, file))
-FTRUNCATE(ftruncate)
-FTRUNCATE(ftruncate64)
+WITH_64(CALL_IF, ftruncate, int, -1, (int file, off_t bytes), (file, bytes),
+        may_change_descriptor(call, file))
 
-#define FALLOCATE(name)                                                                          \
-    CALL_IF(int, -1, name, (int file, int mode, off_t at, off_t bytes), (file, mode, at, bytes), \
-            may_change_descriptor(call, file))
-FALLOCATE(fallocate)
-FALLOCATE(fallocate64)
+WITH_64(CALL_IF, fallocate, int, -1, (int file, int mode, off_t at, off_t bytes),
+        (file, mode, at, bytes), may_change_descriptor(call, file))
 
 /* posix_fallocate returns the error, and leaves errno alone. */
 #define POSIX_FALLOCATE(name)                            \
@@ -290,18 +250,14 @@ FALLOCATE(fallocate64)
         }                                                \
         return REAL_CALL(name)(file, at, bytes);         \
     }
-POSIX_FALLOCATE(posix_fallocate)
-POSIX_FALLOCATE(posix_fallocate64)
+WITH_64(POSIX_FALLOCATE, posix_fallocate)
 
-CALL_IF(ssize_t, -1, copy_file_range,
+CALL_IF(copy_file_range, ssize_t, -1,
         (int from, off_t *from_at, int file, off_t *at, size_t bytes, unsigned flags),
         (from, from_at, file, at, bytes, flags), may_change_descriptor(call, file))
 
-#define SENDFILE(name)                                                        \
-    CALL_IF(ssize_t, -1, name, (int file, int from, off_t *at, size_t bytes), \
-            (file, from, at, bytes), may_change_descriptor(call, file))
-SENDFILE(sendfile)
-SENDFILE(sendfile64)
+WITH_64(CALL_IF, sendfile, ssize_t, -1, (int file, int from, off_t *at, size_t bytes),
+        (file, from, at, bytes), may_change_descriptor(call, file))
 
 /* The kernel refuses a write lease while others have a lease. The shim gives up its own lease, and
  * takes none later, so this runs even if no file is needed. */
@@ -326,8 +282,7 @@ static void prepare_lease(enum call call, int descriptor)
             prepare_lease(CALL_##name, file);                            \
         return REAL_CALL(name)(file, command, argument);                 \
     }
-FCNTL(fcntl)
-FCNTL(fcntl64)
+WITH_64(FCNTL, fcntl)
 
 /* --- removed links; if the path is a symbolic link, that link itself */
 
@@ -435,8 +390,7 @@ __attribute__((noinline)) static void note_stream(FILE *stream, const void *buff
     }
 READ(read, (int file, void *buffer, size_t bytes), (file, buffer, bytes))
 READ(__read_chk, (int file, void *buffer, size_t bytes, size_t room), (file, buffer, bytes, room))
-READ_AT(pread, (int file, void *buffer, size_t bytes, off_t offset), (file, buffer, bytes, offset))
-READ_AT(pread64, (int file, void *buffer, size_t bytes, off_t offset),
+WITH_64(READ_AT, pread, (int file, void *buffer, size_t bytes, off_t offset),
         (file, buffer, bytes, offset))
 READ_AT(__pread_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
         (file, buffer, bytes, offset, room))
@@ -453,10 +407,8 @@ READ_AT(__pread64_chk, (int file, void *buffer, size_t bytes, off_t offset, size
         return got;                                                         \
     }
 READ_PARTS(readv, (int file, const struct iovec *parts, int count), (file, parts, count), -1)
-READ_PARTS(preadv, (int file, const struct iovec *parts, int count, off_t offset),
-           (file, parts, count, offset), offset)
-READ_PARTS(preadv64, (int file, const struct iovec *parts, int count, off_t offset),
-           (file, parts, count, offset), offset)
+WITH_64(READ_PARTS, preadv, (int file, const struct iovec *parts, int count, off_t offset),
+        (file, parts, count, offset), offset)
 READ_PARTS(preadv2, (int file, const struct iovec *parts, int count, off_t offset, int flags),
            (file, parts, count, offset, flags), offset)
 READ_PARTS(preadv64v2, (int file, const struct iovec *parts, int count, off_t offset, int flags),
@@ -517,5 +469,4 @@ static void *map(enum call call, void *address, size_t bytes, int protection, in
         }                                                                                  \
         return mapped;                                                                     \
     }
-MMAP(mmap)
-MMAP(mmap64)
+WITH_64(MMAP, mmap)

@@ -44,15 +44,6 @@ PUBLISHED(cuMemHostRegister_v2, &p, (void *p, size_t bytesize, unsigned int Flag
 FORGET(cuMemFreeHost)
 FORGET(cuMemHostUnregister)
 
-/* cuMemFree frees managed memory. */
-CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
-{
-    const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
-    if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_memory_add(*dptr, bytesize);
-    return result;
-}
-
 /* Memory of another API, which may write there at any time unseen. */
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem,
                                          const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
@@ -63,7 +54,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
     return result;
 }
 
-/* Programs map and unmap this memory again and again, so it stays tracked. Outputs may be NULL. */
+/* Outputs may be NULL. */
 static CUresult mapped(CUresult result, const CUdeviceptr *address, const size_t *bytes)
 {
     if (result == CUDA_SUCCESS && address != NULL && bytes != NULL && ms_is_started())
@@ -76,6 +67,12 @@ static CUresult mapped(CUresult result, const CUdeviceptr *address, const size_t
     {                                                               \
         return mapped(MS_REAL(symbol) arguments, (address), bytes); \
     }
+
+/* cuMemFree frees managed memory. */
+MAPPED(cuMemAllocManaged, dptr, &bytesize,
+       (CUdeviceptr * dptr, size_t bytesize, unsigned int flags), (dptr, bytesize, flags))
+
+/* Programs map and unmap this memory again and again, so it stays tracked. */
 MAPPED(cuGraphicsResourceGetMappedPointer_v2, pDevPtr, pSize,
        (CUdeviceptr * pDevPtr, size_t *pSize, CUgraphicsResource resource),
        (pDevPtr, pSize, resource))

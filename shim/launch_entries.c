@@ -21,14 +21,13 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
 }
 
 /* The function that the thunk jumps to. A cooperative launch has no `extra`. */
-#define UNPACK(...) __VA_ARGS__
 #define LAUNCH(symbol, default_stream, more_parameters, more, ...)                               \
     extern __typeof__(symbol) ms_guarded_##symbol;                                               \
     CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
                                  unsigned int gridDimZ, unsigned int blockDimX,                  \
                                  unsigned int blockDimY, unsigned int blockDimZ,                 \
                                  unsigned int sharedMemBytes, CUstream hStream,                  \
-                                 UNPACK more_parameters)                                         \
+                                 MS_UNPACK more_parameters)                                      \
     {                                                                                            \
         CUresult result;                                                                         \
         MS_ENTER(#symbol);                                                                       \
@@ -42,17 +41,15 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
         if (launch(&call, default_stream, &result))                                              \
             return result;                                                                       \
         return MS_REAL(symbol)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, \
-                               sharedMemBytes, hStream, UNPACK more);                            \
+                               sharedMemBytes, hStream, MS_UNPACK more);                         \
     }
 #define LAUNCH_ONE(symbol, default_stream)                                                     \
     LAUNCH(symbol, default_stream, (void **kernelParams, void **extra), (kernelParams, extra), \
            .extra = extra)
 #define LAUNCH_COOPERATIVE(symbol, default_stream) \
     LAUNCH(symbol, default_stream, (void **kernelParams), (kernelParams), .cooperative = true)
-LAUNCH_ONE(cuLaunchKernel, CU_STREAM_LEGACY)
-LAUNCH_ONE(cuLaunchKernel_ptsz, CU_STREAM_PER_THREAD)
-LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, CU_STREAM_LEGACY)
-LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, CU_STREAM_PER_THREAD)
+MS_TWINS(_ptsz, LAUNCH_ONE, cuLaunchKernel)
+MS_TWINS(_ptsz, LAUNCH_COOPERATIVE, cuLaunchCooperativeKernel)
 
 static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params, void **extra,
                       CUstream default_stream, CUresult *result_out)
@@ -81,5 +78,4 @@ static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params,
             return result;                                                                    \
         return MS_REAL(symbol)(config, f, kernelParams, extra);                               \
     }
-LAUNCH_EX(cuLaunchKernelEx, CU_STREAM_LEGACY)
-LAUNCH_EX(cuLaunchKernelEx_ptsz, CU_STREAM_PER_THREAD)
+MS_TWINS(_ptsz, LAUNCH_EX, cuLaunchKernelEx)

@@ -83,19 +83,13 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
-/* Hides reserved addresses around an allocation: the driver knows them, the program must not. */
-static CUdeviceptr known(CUdeviceptr address)
-{
-    return ms_bounded(address, 1);
-}
-
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     CUresult result;
     MS_INSIDE;
     if (ms_owns_any() && ms_query_address_range(dptr, pbase, psize, &result))
         return result;
-    return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, known(dptr));
+    return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, ms_bounded(dptr, 1));
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
@@ -108,7 +102,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
             *(unsigned *)data = 0; /* NCCL then shares the driver's handle */
         return result;
     }
-    return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
+    return MS_REAL(cuPointerGetAttribute)(data, attribute, ms_bounded(ptr, 1));
 }
 
 /* The driver zeroes attributes that do not apply. For an allocation, each attribute is a query of
@@ -118,7 +112,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 {
     MS_ENTER("cuPointerGetAttributes");
     if (!ms_owns_any() || !ms_pointer_is_owned(ptr) || attributes == NULL || data == NULL)
-        return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, known(ptr));
+        return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, ms_bounded(ptr, 1));
     for (unsigned i = 0; i < numAttributes; i++) {
         CUresult result;
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies and sets. Each row of a macro is an entry point: the macro says what its call writes and
- * reads (movement.h), MOVEMENT does the rest. The per-thread twin of an entry (_ptds, _ptsz) has
- * the other default stream.
+ * reads (movement.h), MOVEMENT does the rest. SYNC_TWINS and ASYNC_TWINS make the rows.
  */
 #include <string.h>
 
@@ -44,49 +43,41 @@
 
 /* --- one row each */
 
-#define FROM_HOST(symbol, entry_kind, default_stream)                                            \
+#define FROM_HOST(symbol, default_stream, entry_kind)                                            \
     MOVEMENT(symbol, entry_kind, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), \
              (dstDevice, srcHost, ByteCount), (MS_NOWHERE, srcHost, ByteCount),                  \
              SAID(entry_kind, default_stream, .kind = MS_COPY_FROM_HOST, .width = ByteCount,     \
                   .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice),                   \
                   .from = ms_side_of_host(srcHost)))
-FROM_HOST(cuMemcpyHtoD_v2, SYNC, CU_STREAM_LEGACY)
-FROM_HOST(cuMemcpyHtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
-FROM_HOST(cuMemcpyHtoDAsync_v2, ASYNC, CU_STREAM_LEGACY)
-FROM_HOST(cuMemcpyHtoDAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(FROM_HOST, cuMemcpyHtoD_v2)
+ASYNC_TWINS(FROM_HOST, cuMemcpyHtoDAsync_v2)
 
-#define ON_DEVICE(symbol, entry_kind, default_stream)                                              \
+#define ON_DEVICE(symbol, default_stream, entry_kind)                                              \
     MOVEMENT(symbol, entry_kind, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), \
              (dstDevice, srcDevice, ByteCount), (MS_NOWHERE, srcDevice, ByteCount),                \
              SAID(entry_kind, default_stream, .kind = MS_COPY_ON_DEVICE, .width = ByteCount,       \
                   .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice),                     \
                   .from = ms_side_of_device(srcDevice)))
-ON_DEVICE(cuMemcpyDtoD_v2, SYNC, CU_STREAM_LEGACY)
-ON_DEVICE(cuMemcpyDtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
-ON_DEVICE(cuMemcpyDtoDAsync_v2, ASYNC, CU_STREAM_LEGACY)
-ON_DEVICE(cuMemcpyDtoDAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(ON_DEVICE, cuMemcpyDtoD_v2)
+ASYNC_TWINS(ON_DEVICE, cuMemcpyDtoDAsync_v2)
 
-#define TO_HOST(symbol, entry_kind, default_stream)                                        \
+#define TO_HOST(symbol, default_stream, entry_kind)                                        \
     MOVEMENT(symbol, entry_kind, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
              (dstHost, srcDevice, ByteCount), (dstHost, MS_NOWHERE, ByteCount),            \
              SAID(entry_kind, default_stream, .kind = MS_COPY_TO_HOST, .width = ByteCount, \
                   .height = 1, .depth = 1, .to = ms_side_of_host(dstHost),                 \
                   .from = ms_side_of_device(srcDevice)))
-TO_HOST(cuMemcpyDtoH_v2, SYNC, CU_STREAM_LEGACY)
-TO_HOST(cuMemcpyDtoH_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
-TO_HOST(cuMemcpyDtoHAsync_v2, ASYNC, CU_STREAM_LEGACY)
-TO_HOST(cuMemcpyDtoHAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(TO_HOST, cuMemcpyDtoH_v2)
+ASYNC_TWINS(TO_HOST, cuMemcpyDtoHAsync_v2)
 
-#define ANY(symbol, entry_kind, default_stream)                                        \
+#define ANY(symbol, default_stream, entry_kind)                                        \
     MOVEMENT(symbol, entry_kind, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), \
              (dst, src, ByteCount), (MS_NOWHERE, src, ByteCount),                      \
              SAID(entry_kind, default_stream, .kind = MS_COPY_ANY, .width = ByteCount, \
                   .height = 1, .depth = 1, .to = ms_side_of_device(dst),               \
                   .from = ms_side_of_device(src)))
-ANY(cuMemcpy, SYNC, CU_STREAM_LEGACY)
-ANY(cuMemcpy_ptds, SYNC, CU_STREAM_PER_THREAD)
-ANY(cuMemcpyAsync, ASYNC, CU_STREAM_LEGACY)
-ANY(cuMemcpyAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(ANY, cuMemcpy)
+ASYNC_TWINS(ANY, cuMemcpyAsync)
 
 /* True if the driver would accept the attributes, and they ask only for an order of reading the
  * source: reading it now, on a stream that does not wait, satisfies all three. */
@@ -100,7 +91,7 @@ static bool is_plain(const CUmemcpyAttributes *attributes, CUstream stream)
 }
 
 /* Like cuMemcpyAsync, but not modelled with attributes that are not plain. */
-#define WITH_ATTRIBUTES(symbol, entry_kind, default_stream)                               \
+#define WITH_ATTRIBUTES(symbol, default_stream, entry_kind)                               \
     MOVEMENT(symbol, entry_kind,                                                          \
              (CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes * attr),  \
              (dst, src, size, attr), (MS_NOWHERE, src, size, attr),                       \
@@ -109,10 +100,9 @@ static bool is_plain(const CUmemcpyAttributes *attributes, CUstream stream)
                                                                        : MS_COPY_UNKNOWN, \
                   .width = size, .height = 1, .depth = 1, .to = ms_side_of_device(dst),   \
                   .from = ms_side_of_device(src)))
-WITH_ATTRIBUTES(cuMemcpyWithAttributesAsync, ASYNC, CU_STREAM_LEGACY)
-WITH_ATTRIBUTES(cuMemcpyWithAttributesAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+ASYNC_TWINS(WITH_ATTRIBUTES, cuMemcpyWithAttributesAsync)
 
-#define PEER(symbol, entry_kind, default_stream)                                       \
+#define PEER(symbol, default_stream, entry_kind)                                       \
     MOVEMENT(symbol, entry_kind,                                                       \
              (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,      \
               CUcontext srcContext, size_t ByteCount),                                 \
@@ -121,10 +111,8 @@ WITH_ATTRIBUTES(cuMemcpyWithAttributesAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
              SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount, \
                   .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice),         \
                   .from = ms_side_of_device(srcDevice)))
-PEER(cuMemcpyPeer, SYNC, CU_STREAM_LEGACY)
-PEER(cuMemcpyPeer_ptds, SYNC, CU_STREAM_PER_THREAD)
-PEER(cuMemcpyPeerAsync, ASYNC, CU_STREAM_LEGACY)
-PEER(cuMemcpyPeerAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(PEER, cuMemcpyPeer)
+ASYNC_TWINS(PEER, cuMemcpyPeerAsync)
 
 /* --- rows in planes. A copy that strays gets MS_NOWHERE as its destination. */
 
@@ -140,80 +128,62 @@ NOWHERE(CUDA_MEMCPY2D)
 NOWHERE(CUDA_MEMCPY3D)
 NOWHERE(CUDA_MEMCPY3D_PEER)
 
-#define SHAPED(symbol, entry_kind, default_stream, type, movement_of)                              \
+#define SHAPED(symbol, default_stream, entry_kind, type, movement_of)                              \
     MOVEMENT(symbol, entry_kind, (const type *pCopy), (pCopy), ((type[]){nowhere_##type(*pCopy)}), \
              movement_of(pCopy, entry_kind##_STREAM(default_stream)))
-SHAPED(cuMemcpy2D_v2, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY2D, ms_movement_of_plane)
-SHAPED(cuMemcpy2D_v2_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY2D, ms_movement_of_plane)
-SHAPED(cuMemcpy2DUnaligned_v2, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY2D, ms_movement_of_plane)
-SHAPED(cuMemcpy2DUnaligned_v2_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY2D, ms_movement_of_plane)
-SHAPED(cuMemcpy2DAsync_v2, ASYNC, CU_STREAM_LEGACY, CUDA_MEMCPY2D, ms_movement_of_plane)
-SHAPED(cuMemcpy2DAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY2D, ms_movement_of_plane)
-SHAPED(cuMemcpy3D_v2, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D, ms_movement_of_box)
-SHAPED(cuMemcpy3D_v2_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D, ms_movement_of_box)
-SHAPED(cuMemcpy3DAsync_v2, ASYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D, ms_movement_of_box)
-SHAPED(cuMemcpy3DAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D, ms_movement_of_box)
-SHAPED(cuMemcpy3DPeer, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
-SHAPED(cuMemcpy3DPeer_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
-SHAPED(cuMemcpy3DPeerAsync, ASYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
-SHAPED(cuMemcpy3DPeerAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D_PEER,
-       ms_movement_of_peers)
+SYNC_TWINS(SHAPED, cuMemcpy2D_v2, CUDA_MEMCPY2D, ms_movement_of_plane)
+SYNC_TWINS(SHAPED, cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D, ms_movement_of_plane)
+ASYNC_TWINS(SHAPED, cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, ms_movement_of_plane)
+SYNC_TWINS(SHAPED, cuMemcpy3D_v2, CUDA_MEMCPY3D, ms_movement_of_box)
+ASYNC_TWINS(SHAPED, cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, ms_movement_of_box)
+SYNC_TWINS(SHAPED, cuMemcpy3DPeer, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
+ASYNC_TWINS(SHAPED, cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
 
 /* --- from and to arrays, which are never deferred */
 
-#define TO_ARRAY(symbol, entry_kind, default_stream)                                        \
+#define TO_ARRAY(symbol, default_stream, entry_kind)                                        \
     MOVEMENT(symbol, entry_kind,                                                            \
              (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount), \
              (dstArray, dstOffset, srcDevice, ByteCount),                                   \
              (dstArray, dstOffset, MS_NOWHERE, ByteCount),                                  \
              SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount,      \
                   .height = 1, .depth = 1, .from = ms_side_of_device(srcDevice)))
-TO_ARRAY(cuMemcpyDtoA_v2, SYNC, CU_STREAM_LEGACY)
-TO_ARRAY(cuMemcpyDtoA_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(TO_ARRAY, cuMemcpyDtoA_v2)
 
-#define FROM_ARRAY(symbol, entry_kind, default_stream)                                      \
+#define FROM_ARRAY(symbol, default_stream, entry_kind)                                      \
     MOVEMENT(symbol, entry_kind,                                                            \
              (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount), \
              (dstDevice, srcArray, srcOffset, ByteCount),                                   \
              (MS_NOWHERE, srcArray, srcOffset, ByteCount),                                  \
              SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount,      \
                   .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice)))
-FROM_ARRAY(cuMemcpyAtoD_v2, SYNC, CU_STREAM_LEGACY)
-FROM_ARRAY(cuMemcpyAtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(FROM_ARRAY, cuMemcpyAtoD_v2)
 
-#define HOST_TO_ARRAY(symbol, entry_kind, default_stream)                                          \
+#define HOST_TO_ARRAY(symbol, default_stream, entry_kind)                                          \
     MOVEMENT(symbol, entry_kind,                                                                   \
              (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),          \
              (dstArray, dstOffset, srcHost, ByteCount), (dstArray, dstOffset, srcHost, ByteCount), \
              SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount,             \
                   .height = 1, .depth = 1, .from = ms_side_of_host(srcHost)))
-HOST_TO_ARRAY(cuMemcpyHtoA_v2, SYNC, CU_STREAM_LEGACY)
-HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
-HOST_TO_ARRAY(cuMemcpyHtoAAsync_v2, ASYNC, CU_STREAM_LEGACY)
-HOST_TO_ARRAY(cuMemcpyHtoAAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+SYNC_TWINS(HOST_TO_ARRAY, cuMemcpyHtoA_v2)
+ASYNC_TWINS(HOST_TO_ARRAY, cuMemcpyHtoAAsync_v2)
 
 /* --- sets */
 
-#define SET(symbol, entry_kind, default_stream, integer)                                  \
+#define SET(symbol, default_stream, entry_kind, integer)                                  \
     MOVEMENT(symbol, entry_kind, (CUdeviceptr dstDevice, integer element, size_t N),      \
              (dstDevice, element, N), (MS_NOWHERE, element, N),                           \
              SAID(entry_kind, default_stream, .kind = MS_SET, .value = element,           \
                   .element = sizeof(integer), .width = ms_side_bytes(N, sizeof(integer)), \
                   .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice)))
-SET(cuMemsetD8_v2, SYNC, CU_STREAM_LEGACY, unsigned char)
-SET(cuMemsetD8_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned char)
-SET(cuMemsetD8Async, ASYNC, CU_STREAM_LEGACY, unsigned char)
-SET(cuMemsetD8Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned char)
-SET(cuMemsetD16_v2, SYNC, CU_STREAM_LEGACY, unsigned short)
-SET(cuMemsetD16_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned short)
-SET(cuMemsetD16Async, ASYNC, CU_STREAM_LEGACY, unsigned short)
-SET(cuMemsetD16Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned short)
-SET(cuMemsetD32_v2, SYNC, CU_STREAM_LEGACY, unsigned int)
-SET(cuMemsetD32_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned int)
-SET(cuMemsetD32Async, ASYNC, CU_STREAM_LEGACY, unsigned int)
-SET(cuMemsetD32Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned int)
+SYNC_TWINS(SET, cuMemsetD8_v2, unsigned char)
+ASYNC_TWINS(SET, cuMemsetD8Async, unsigned char)
+SYNC_TWINS(SET, cuMemsetD16_v2, unsigned short)
+ASYNC_TWINS(SET, cuMemsetD16Async, unsigned short)
+SYNC_TWINS(SET, cuMemsetD32_v2, unsigned int)
+ASYNC_TWINS(SET, cuMemsetD32Async, unsigned int)
 
-#define SET_ROWS(symbol, entry_kind, default_stream, integer)                                 \
+#define SET_ROWS(symbol, default_stream, entry_kind, integer)                                 \
     MOVEMENT(symbol, entry_kind,                                                              \
              (CUdeviceptr dstDevice, size_t dstPitch, integer element, size_t Width,          \
               size_t Height),                                                                 \
@@ -223,18 +193,12 @@ SET(cuMemsetD32Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned int)
                   .element = sizeof(integer), .width = ms_side_bytes(Width, sizeof(integer)), \
                   .height = Height, .depth = 1,                                               \
                   .to = {.type = CU_MEMORYTYPE_DEVICE, .begin = dstDevice, .pitch = dstPitch}))
-SET_ROWS(cuMemsetD2D8_v2, SYNC, CU_STREAM_LEGACY, unsigned char)
-SET_ROWS(cuMemsetD2D8_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned char)
-SET_ROWS(cuMemsetD2D8Async, ASYNC, CU_STREAM_LEGACY, unsigned char)
-SET_ROWS(cuMemsetD2D8Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned char)
-SET_ROWS(cuMemsetD2D16_v2, SYNC, CU_STREAM_LEGACY, unsigned short)
-SET_ROWS(cuMemsetD2D16_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned short)
-SET_ROWS(cuMemsetD2D16Async, ASYNC, CU_STREAM_LEGACY, unsigned short)
-SET_ROWS(cuMemsetD2D16Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned short)
-SET_ROWS(cuMemsetD2D32_v2, SYNC, CU_STREAM_LEGACY, unsigned int)
-SET_ROWS(cuMemsetD2D32_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned int)
-SET_ROWS(cuMemsetD2D32Async, ASYNC, CU_STREAM_LEGACY, unsigned int)
-SET_ROWS(cuMemsetD2D32Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned int)
+SYNC_TWINS(SET_ROWS, cuMemsetD2D8_v2, unsigned char)
+ASYNC_TWINS(SET_ROWS, cuMemsetD2D8Async, unsigned char)
+SYNC_TWINS(SET_ROWS, cuMemsetD2D16_v2, unsigned short)
+ASYNC_TWINS(SET_ROWS, cuMemsetD2D16Async, unsigned short)
+SYNC_TWINS(SET_ROWS, cuMemsetD2D32_v2, unsigned int)
+ASYNC_TWINS(SET_ROWS, cuMemsetD2D32Async, unsigned int)
 
 /* --- batches. The operands of each copy are materialised; a copy that strays gets MS_NOWHERE as
  * its destination, and the driver reports its index. */
@@ -298,29 +262,24 @@ static CUresult begin_batch(const struct batch *batch, CUstream stream, void **b
 }
 
 /* For entries with and without failIdx. */
-#define UNPACK(...) __VA_ARGS__
 #define BATCH(symbol, default_stream, more_parameters, more)                                      \
     MS_QUICK_COPY(symbol,                                                                         \
                   (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,          \
                    CUmemcpyAttributes * attrs, size_t * attrsIdxs, size_t numAttrs,               \
-                   UNPACK more_parameters),                                                       \
-                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, UNPACK more))            \
+                   MS_UNPACK more_parameters),                                                    \
+                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, MS_UNPACK more))         \
     {                                                                                             \
         void *bounded;                                                                            \
         const struct batch batch = {dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs};        \
         CUresult result = begin_batch(&batch, ms_stream(hStream, default_stream), &bounded);      \
         if (result == CUDA_SUCCESS)                                                               \
             result = MS_REAL(symbol)(bounded != NULL ? bounded : dsts, srcs, sizes, count, attrs, \
-                                     attrsIdxs, numAttrs, UNPACK more);                           \
+                                     attrsIdxs, numAttrs, MS_UNPACK more);                        \
         ms_heap_free(bounded);                                                                    \
         return result;                                                                            \
     }
-BATCH(cuMemcpyBatchAsync, CU_STREAM_LEGACY, (size_t * failIdx, CUstream hStream),
-      (failIdx, hStream))
-BATCH(cuMemcpyBatchAsync_ptsz, CU_STREAM_PER_THREAD, (size_t * failIdx, CUstream hStream),
-      (failIdx, hStream))
-BATCH(cuMemcpyBatchAsync_v2, CU_STREAM_LEGACY, (CUstream hStream), (hStream))
-BATCH(cuMemcpyBatchAsync_v2_ptsz, CU_STREAM_PER_THREAD, (CUstream hStream), (hStream))
+MS_TWINS(_ptsz, BATCH, cuMemcpyBatchAsync, (size_t * failIdx, CUstream hStream), (failIdx, hStream))
+MS_TWINS(_ptsz, BATCH, cuMemcpyBatchAsync_v2, (CUstream hStream), (hStream))
 
 /* --- boxes of a batch: lengths count elements if a side is an array, otherwise bytes */
 
@@ -444,23 +403,14 @@ static CUresult begin_boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count, 
         ms_heap_free(bounded);                                                        \
         return result;                                                                \
     }
-BOXES(cuMemcpy3DBatchAsync, CU_STREAM_LEGACY,
-      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
-       CUstream hStream),
-      (numOps, opList, failIdx, flags, hStream), opList, numOps)
-BOXES(cuMemcpy3DBatchAsync_ptsz, CU_STREAM_PER_THREAD,
-      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
-       CUstream hStream),
-      (numOps, opList, failIdx, flags, hStream), opList, numOps)
-BOXES(cuMemcpy3DBatchAsync_v2, CU_STREAM_LEGACY,
-      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream),
-      (numOps, opList, flags, hStream), opList, numOps)
-BOXES(cuMemcpy3DBatchAsync_v2_ptsz, CU_STREAM_PER_THREAD,
-      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream),
-      (numOps, opList, flags, hStream), opList, numOps)
-BOXES(cuMemcpy3DWithAttributesAsync, CU_STREAM_LEGACY,
-      (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
-      (op, flags, hStream), op, 1)
-BOXES(cuMemcpy3DWithAttributesAsync_ptsz, CU_STREAM_PER_THREAD,
-      (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
-      (op, flags, hStream), op, 1)
+MS_TWINS(_ptsz, BOXES, cuMemcpy3DBatchAsync,
+         (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
+          CUstream hStream),
+         (numOps, opList, failIdx, flags, hStream), opList, numOps)
+MS_TWINS(_ptsz, BOXES, cuMemcpy3DBatchAsync_v2,
+         (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
+          CUstream hStream),
+         (numOps, opList, flags, hStream), opList, numOps)
+MS_TWINS(_ptsz, BOXES, cuMemcpy3DWithAttributesAsync,
+         (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
+         (op, flags, hStream), op, 1)

@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
@@ -89,8 +88,7 @@ static const struct ms_nccl *add_copy(void *handle)
 static int find_library(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
                         void *context)
 {
-    const char *slash = strrchr(info->dlpi_name, '/');
-    if (strncmp(slash != NULL ? slash + 1 : info->dlpi_name, "libnccl.so", 10) != 0)
+    if (!ms_image_is_named(info->dlpi_name, "libnccl.so"))
         return 0;
     snprintf(context, MAX_PATH, "%s", info->dlpi_name);
     return 1;

@@ -10,13 +10,15 @@
 #include <cuda.h>
 
 #define MS_NEWER(symbol) CUresult symbol(void)
+#define MS_NEWER_TWINS(symbol, ...) \
+    CUresult symbol(__VA_ARGS__);   \
+    CUresult symbol##_ptsz(__VA_ARGS__)
 
 #if CUDA_VERSION < 12080
 MS_NEWER(cuCheckpointProcessCheckpoint);
 MS_NEWER(cuCheckpointProcessLock);
 MS_NEWER(cuCheckpointProcessRestore);
-MS_NEWER(cuMemBatchDecompressAsync);
-MS_NEWER(cuMemBatchDecompressAsync_ptsz);
+MS_NEWER_TWINS(cuMemBatchDecompressAsync, void);
 #endif
 
 #if CUDA_VERSION < 13040
@@ -24,11 +26,8 @@ MS_NEWER(cuCheckpointOperationComplete);
 #endif
 
 #if CUDA_VERSION < 13050
-MS_NEWER(cuFabricCpyBatchAsync);
-MS_NEWER(cuFabricCpyBatchAsync_ptsz);
+MS_NEWER_TWINS(cuFabricCpyBatchAsync, void);
 #endif
-
-#undef MS_NEWER
 
 /* As in cuda.h of 12.5. */
 #if CUDA_VERSION < 12050
@@ -79,17 +78,15 @@ typedef struct {
 } CUDA_MEMCPY3D_BATCH_OP;
 #endif
 
-#define MS_BATCH(symbol, ...)                                                          \
-    CUresult symbol(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, \
-                    CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, __VA_ARGS__)
+#define MS_BATCH(symbol, ...)                                                                 \
+    MS_NEWER_TWINS(symbol, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, \
+                   CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, __VA_ARGS__)
 #define MS_BATCH_3D(symbol, ...) \
-    CUresult symbol(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, __VA_ARGS__)
+    MS_NEWER_TWINS(symbol, size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, __VA_ARGS__)
 
 #if CUDA_VERSION < 12080
 MS_BATCH(cuMemcpyBatchAsync, size_t *failIdx, CUstream hStream);
-MS_BATCH(cuMemcpyBatchAsync_ptsz, size_t *failIdx, CUstream hStream);
 MS_BATCH_3D(cuMemcpy3DBatchAsync, size_t *failIdx, unsigned long long flags, CUstream hStream);
-MS_BATCH_3D(cuMemcpy3DBatchAsync_ptsz, size_t *failIdx, unsigned long long flags, CUstream hStream);
 CUresult cuTensorMapEncodeIm2colWide(
     CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
     void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
@@ -101,9 +98,7 @@ CUresult cuTensorMapEncodeIm2colWide(
 
 #if CUDA_VERSION < 13000
 MS_BATCH(cuMemcpyBatchAsync_v2, CUstream hStream);
-MS_BATCH(cuMemcpyBatchAsync_v2_ptsz, CUstream hStream);
 MS_BATCH_3D(cuMemcpy3DBatchAsync_v2, unsigned long long flags, CUstream hStream);
-MS_BATCH_3D(cuMemcpy3DBatchAsync_v2_ptsz, unsigned long long flags, CUstream hStream);
 #endif
 
 #undef MS_BATCH_3D
@@ -121,9 +116,6 @@ CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice 
 /* The first two functions are of 13.1 (cudaTypedefs.h), whose cuda.h does not declare them. */
 #if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
-#define MS_NEWER_TWINS(symbol, ...) \
-    CUresult symbol(__VA_ARGS__);   \
-    CUresult symbol##_ptsz(__VA_ARGS__)
 MS_NEWER_TWINS(cuLaunchHostFunc_v2, CUstream hStream, CUhostFn fn, void *userData,
                unsigned int syncMode);
 MS_NEWER_TWINS(cuStreamBeginCaptureToCig, CUstream hStream,
@@ -132,7 +124,6 @@ MS_NEWER_TWINS(cuMemcpyWithAttributesAsync, CUdeviceptr dst, CUdeviceptr src, si
                CUmemcpyAttributes *attr, CUstream hStream);
 MS_NEWER_TWINS(cuMemcpy3DWithAttributesAsync, CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
                CUstream hStream);
-#undef MS_NEWER_TWINS
 #endif
 
 #if CUDA_VERSION < 13030
@@ -143,11 +134,8 @@ CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuin
 CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
                                   CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset,
                                   cuuint64_t size, unsigned long long flags);
-CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
-                                       CUgraphRecaptureCallback callbackFunc, void *userData);
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode,
-                                            CUgraph hGraph, CUgraphRecaptureCallback callbackFunc,
-                                            void *userData);
+MS_NEWER_TWINS(cuStreamBeginRecaptureToGraph, CUstream hStream, CUstreamCaptureMode mode,
+               CUgraph hGraph, CUgraphRecaptureCallback callbackFunc, void *userData);
 #endif
 
 #if CUDA_VERSION < 13040
@@ -156,3 +144,6 @@ CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
                            size_t numDependencies, CUgraphNodeParams *nodeParams);
 CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
 #endif
+
+#undef MS_NEWER_TWINS
+#undef MS_NEWER

@@ -54,14 +54,12 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
 #define ALLOCATE_IN_STREAM(symbol, default_stream)                            \
     ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), \
              (dptr, bytesize, hStream), true, NULL, default_stream)
-ALLOCATE_IN_STREAM(cuMemAllocAsync, CU_STREAM_LEGACY)
-ALLOCATE_IN_STREAM(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
+MS_TWINS(_ptsz, ALLOCATE_IN_STREAM, cuMemAllocAsync)
 
 #define ALLOCATE_FROM_POOL(symbol, default_stream)                                               \
     ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream), \
              (dptr, bytesize, pool, hStream), pool != NULL, pool, default_stream)
-ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync, CU_STREAM_LEGACY)
-ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
+MS_TWINS(_ptsz, ALLOCATE_FROM_POOL, cuMemAllocFromPoolAsync)
 
 static bool has_context(void)
 {

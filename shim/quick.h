@@ -59,8 +59,13 @@
         return MS_REAL(symbol) arguments;                    \
     }
 
+/* A list in parentheses, as a part of a longer list. */
+#define MS_UNPACK(...) __VA_ARGS__
+
 /* The null address. A copy or set that strays (ms_pointer_strays) goes to the driver with this
- * address, so that the driver checks the other arguments first and then refuses the call. */
+ * address, so that the driver checks the other arguments first and then refuses the call; so does a
+ * query about the reserved addresses around an allocation, which the driver knows and the program
+ * must not. */
 #define MS_NOWHERE ((CUdeviceptr)0)
 static inline CUdeviceptr ms_bounded(CUdeviceptr address, size_t bytes)
 {

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "runtime/base/log.h"
 #include "shim/libc.h"
@@ -87,15 +86,9 @@ struct ms_image ms_image_of(const void *address)
     return dl_iterate_phdr(find_image, &search) != 0 ? found : (struct ms_image){0, 0};
 }
 
-static bool names_library(const char *path, const char *name)
-{
-    const char *slash = strrchr(path, '/');
-    return strncmp(slash != NULL ? slash + 1 : path, name, strlen(name)) == 0;
-}
-
 static int is_named(struct dl_phdr_info *info, __attribute__((unused)) size_t size, void *name)
 {
-    return names_library(info->dlpi_name, name);
+    return ms_image_is_named(info->dlpi_name, name);
 }
 
 bool ms_image_is_loaded(const char *name)
@@ -116,7 +109,7 @@ static void *handle_of(const void *address)
         return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     Dl_info info;
     if (dladdr(address, &info) == 0 || info.dli_fname == NULL ||
-        !names_library(info.dli_fname, "libcuda.so"))
+        !ms_image_is_named(info.dli_fname, "libcuda.so"))
         return NULL;
     return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "shim/entries.h"
 
@@ -50,6 +51,13 @@ struct ms_image ms_image_of(const void *address);
 /* True if a library is loaded whose file's name begins so. Searches no files: for a library that is
  * not loaded, dlopen with RTLD_NOLOAD looks into each folder of the search path. */
 bool ms_image_is_loaded(const char *name);
+
+/* True if the last part of the path begins so. */
+static inline bool ms_image_is_named(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    return strncmp(slash != NULL ? slash + 1 : path, name, strlen(name)) == 0;
+}
 
 /* True for an address in this library, such as an answer of a lookup. */
 bool ms_is_own(const void *address);

@@ -4,24 +4,17 @@
  * driver? If a tool in between answered with others, the shim would not see the program's calls.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "runtime/selfcheck/selfcheck.h"
 #include "shim/real.h"
 #include "shim/substitute.h"
-
-static void base_of(enum ms_entry entry, char base[UINT8_MAX + 1])
-{
-    memcpy(base, ms_entry_symbol(entry), ms_entries[entry].base_length);
-    base[ms_entries[entry].base_length] = '\0';
-}
 
 static void *ask(enum ms_entry entry)
 {
     void *found = NULL;
     char base[UINT8_MAX + 1];
     const struct ms_entry_facts *facts = &ms_entries[entry];
-    base_of(entry, base);
+    snprintf(base, sizeof(base), "%.*s", facts->base_length, ms_entry_symbol(entry));
     const cuuint64_t flags = facts->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                                : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     CUresult result = MS_REAL(cuGetProcAddress_v2)(base, &found, facts->version, flags, NULL);

@@ -5,6 +5,10 @@
 #include "shim/newer.h"
 #include "shim/quick.h"
 
+/* An entry and its per-thread twin. */
+#define TWINS(entry, symbol, parameters, arguments) \
+    entry(symbol, parameters, arguments) entry(symbol##_ptsz, parameters, arguments)
+
 /* Captured work runs again unseen by the shim, so deferral ends before the capture. */
 #define BEGIN_CAPTURE(symbol, parameters, arguments)       \
     CUresult symbol parameters                             \
@@ -17,36 +21,22 @@
             ms_order_set_capture(false);                   \
         return result;                                     \
     }
-BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream hStream), (hStream))
-BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream hStream), (hStream))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream hStream, CUstreamCaptureMode mode),
-              (hStream, mode))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream hStream, CUstreamCaptureMode mode),
-              (hStream, mode))
-
-#define BEGIN_TO_GRAPH(symbol)                                                        \
-    BEGIN_CAPTURE(symbol,                                                             \
-                  (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, \
-                   const CUgraphEdgeData *dependencyData, size_t numDependencies,     \
-                   CUstreamCaptureMode mode),                                         \
-                  (hStream, hGraph, dependencies, dependencyData, numDependencies, mode))
-BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
-BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
-
-#define BEGIN_RECAPTURE(symbol)                                                \
-    BEGIN_CAPTURE(symbol,                                                      \
-                  (CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph, \
-                   CUgraphRecaptureCallback callbackFunc, void *userData),     \
-                  (hStream, mode, hGraph, callbackFunc, userData))
-BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph)
-BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph_ptsz)
+TWINS(BEGIN_CAPTURE, cuStreamBeginCapture, (CUstream hStream), (hStream))
+TWINS(BEGIN_CAPTURE, cuStreamBeginCapture_v2, (CUstream hStream, CUstreamCaptureMode mode),
+      (hStream, mode))
+TWINS(BEGIN_CAPTURE, cuStreamBeginCaptureToGraph,
+      (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
+       const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode),
+      (hStream, hGraph, dependencies, dependencyData, numDependencies, mode))
+TWINS(BEGIN_CAPTURE, cuStreamBeginRecaptureToGraph,
+      (CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+       CUgraphRecaptureCallback callbackFunc, void *userData),
+      (hStream, mode, hGraph, callbackFunc, userData))
 
 /* A graphics API runs the captured work, and no call tells when: this capture counts for ever. */
-#define BEGIN_TO_CIG(symbol)                                                                     \
-    BEGIN_CAPTURE(symbol, (CUstream hStream, CUstreamCigCaptureParams * streamCigCaptureParams), \
-                  (hStream, streamCigCaptureParams))
-BEGIN_TO_CIG(cuStreamBeginCaptureToCig)
-BEGIN_TO_CIG(cuStreamBeginCaptureToCig_ptsz)
+TWINS(BEGIN_CAPTURE, cuStreamBeginCaptureToCig,
+      (CUstream hStream, CUstreamCigCaptureParams *streamCigCaptureParams),
+      (hStream, streamCigCaptureParams))
 
 /* Some failures end the capture and some do not, so the stream is queried after a failure; and
  * before the call, because the stream may not be capturing at all. */
@@ -77,28 +67,19 @@ END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)
         ms_order_add_gate();                \
         return MS_REAL(symbol) arguments;   \
     }
-GATE(cuLaunchHostFunc, (CUstream hStream, CUhostFn fn, void *userData), (hStream, fn, userData))
-GATE(cuLaunchHostFunc_ptsz, (CUstream hStream, CUhostFn fn, void *userData),
-     (hStream, fn, userData))
-#define LAUNCH_HOST(symbol)                                                              \
-    GATE(symbol, (CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode), \
-         (hStream, fn, userData, syncMode))
-LAUNCH_HOST(cuLaunchHostFunc_v2)
-LAUNCH_HOST(cuLaunchHostFunc_v2_ptsz)
-GATE(cuStreamAddCallback,
-     (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
-     (hStream, callback, userData, flags))
-GATE(cuStreamAddCallback_ptsz,
-     (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
-     (hStream, callback, userData, flags))
-#define EXTERNAL_WAIT(symbol)                                                              \
-    GATE(symbol,                                                                           \
-         (const CUexternalSemaphore *extSemArray,                                          \
-          const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, \
-          CUstream stream),                                                                \
-         (extSemArray, paramsArray, numExtSems, stream))
-EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync)
-EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync_ptsz)
+TWINS(GATE, cuLaunchHostFunc, (CUstream hStream, CUhostFn fn, void *userData),
+      (hStream, fn, userData))
+TWINS(GATE, cuLaunchHostFunc_v2,
+      (CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode),
+      (hStream, fn, userData, syncMode))
+TWINS(GATE, cuStreamAddCallback,
+      (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
+      (hStream, callback, userData, flags))
+TWINS(GATE, cuWaitExternalSemaphoresAsync,
+      (const CUexternalSemaphore *extSemArray,
+       const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems,
+       CUstream stream),
+      (extSemArray, paramsArray, numExtSems, stream))
 
 /* A stream that waits for this event waits for another process, which may wait for this one. */
 GATE(cuIpcOpenEventHandle, (CUevent * phEvent, CUipcEventHandle handle), (phEvent, handle))

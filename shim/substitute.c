@@ -20,7 +20,7 @@ bool ms_has_wrapper(enum ms_entry entry)
  * MS_ENTRY_COUNT + i. */
 extern const int32_t ms_spare_thunks[MS_SPARE_COUNT];
 
-/* Guards filling the two tables below and the spare slots. A thread that holds it calls nothing. */
+/* Guards filling the table below and the spare slots. A thread that holds it calls nothing. */
 static struct ms_lock lock = MS_LOCK_INIT(substitute);
 
 /* --- by name: chains of nodes, two for each entry: its symbol and its base */
@@ -82,50 +82,18 @@ static int find_named(const char *name, const void *real)
     return found;
 }
 
-/* --- by address: for a function that the name does not find. Looks up all of the driver's
- * functions first */
+/* --- by address: for a function that the name does not find */
 
-/* Open addressing, filled once. Several names may share an address; the first one with a wrapper
- * stands for all. */
-enum { SLOTS = 4096 };
-static struct {
-    const void *address;
-    int entry;
-} by_address[SLOTS];
-static bool is_filled; /* atomic; released when by_address is complete */
-
-static size_t slot_of(const void *address)
+/* The entry whose real function is `real`, or -1. Like find_named, but looks up all of the driver's
+ * functions. */
+static int find_at(const void *real)
 {
-    const uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9e3779b97f4a7c15);
-    size_t slot = mixed >> 52;
-    while (by_address[slot].address != NULL && by_address[slot].address != address)
-        slot = (slot + 1) % SLOTS;
-    return slot;
-}
-
-static void file_address(const void *address, int entry)
-{
-    const size_t slot = slot_of(address);
-    if (by_address[slot].address == NULL || !ms_has_wrapper(by_address[slot].entry)) {
-        by_address[slot].entry = entry;
-        by_address[slot].address = address;
+    int found = -1;
+    for (int i = 0; i < MS_ENTRY_COUNT && real != (void *)ms_missing; i++) {
+        if (ms_real_get(i) == real && (found < 0 || (!ms_has_wrapper(found) && ms_has_wrapper(i))))
+            found = i;
     }
-}
-
-/* Called once the driver is known. */
-static void fill_by_address(void)
-{
-    if (__atomic_load_n(&is_filled, __ATOMIC_ACQUIRE))
-        return;
-    for (int i = 0; i < MS_ENTRY_COUNT; i++)
-        ms_real_get(i);
-    ms_lock_take(&lock);
-    for (int i = 0; i < MS_ENTRY_COUNT && !is_filled; i++) {
-        if (ms_real[i] != (void *)ms_missing)
-            file_address(ms_real[i], i);
-    }
-    __atomic_store_n(&is_filled, true, __ATOMIC_RELEASE);
-    ms_lock_drop(&lock);
+    return found;
 }
 
 /*
@@ -184,17 +152,14 @@ void *ms_substitute(void *real, const char *base, int version, bool per_thread)
 {
     if (!ms_real_load(real) || ms_is_own(real))
         return real;
-    const int named = find_named(base, real);
-    if (named >= 0)
-        return wrapper_or(named, real);
-    fill_by_address();
-    const size_t slot = slot_of(real);
-    if (by_address[slot].address != NULL)
-        return wrapper_or(by_address[slot].entry, real);
-    if (!ms_is_driver(real))
+    int entry = find_named(base, real);
+    if (entry < 0)
+        entry = find_at(real);
+    if (entry < 0 && !ms_is_driver(real))
         return real; /* another library, or a second driver */
 
-    /* No row names the address: the driver does not export it, or the table does not know it. */
-    const int entry = find_entry(base, version, per_thread);
+    /* No row may name the address: the driver does not export it, or the table does not know it. */
+    if (entry < 0)
+        entry = find_entry(base, version, per_thread);
     return entry >= 0 ? wrapper_or(entry, real) : seal_unknown(real, base);
 }

@@ -17,44 +17,33 @@ static CUresult prepare(CUtensorMapDataType type, uint32_t rank, void *address,
                          : CUDA_SUCCESS;
 }
 
-MS_PREPARED(cuTensorMapEncodeTiled,
-            prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
-                    interleave),
-            (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-             void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
-             const cuuint32_t *boxDim, const cuuint32_t *elementStrides,
-             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-             CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill),
-            (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim,
-             elementStrides, interleave, swizzle, l2Promotion, oobFill))
-
-MS_PREPARED(cuTensorMapEncodeIm2col,
-            prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
-                    interleave),
-            (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-             void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
-             const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner,
-             cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
-             const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
-             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
-             CUtensorMapFloatOOBfill oobFill),
-            (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
-             pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn,
-             elementStrides, interleave, swizzle, l2Promotion, oobFill))
-
-MS_PREPARED(cuTensorMapEncodeIm2colWide,
-            prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
-                    interleave),
-            (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-             void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
-             int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth,
-             cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
-             const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
-             CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
-             CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill),
-            (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
-             pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
-             elementStrides, interleave, mode, swizzle, l2Promotion, oobFill))
+/* An entry with the parameters that all of them have, and with more. */
+#define ENCODE(symbol, more_parameters, more)                                                     \
+    MS_PREPARED(                                                                                  \
+        symbol,                                                                                   \
+        prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, interleave), \
+        (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,      \
+         void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,       \
+         MS_UNPACK more_parameters, CUtensorMapSwizzle swizzle,                                   \
+         CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill),                    \
+        (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,          \
+         MS_UNPACK more, swizzle, l2Promotion, oobFill))
+ENCODE(cuTensorMapEncodeTiled,
+       (const cuuint32_t *boxDim, const cuuint32_t *elementStrides,
+        CUtensorMapInterleave interleave),
+       (boxDim, elementStrides, interleave))
+ENCODE(cuTensorMapEncodeIm2col,
+       (const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel,
+        cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides,
+        CUtensorMapInterleave interleave),
+       (pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn, elementStrides,
+        interleave))
+ENCODE(cuTensorMapEncodeIm2colWide,
+       (int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
+        cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides,
+        CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode),
+       (pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
+        elementStrides, interleave, mode))
 
 /* The map keeps the extent of its old tensor, which the driver does not tell, so the rank is 0. */
 MS_PREPARED(cuTensorMapReplaceAddress, prepare(0, 0, globalAddress, NULL, NULL, 0),

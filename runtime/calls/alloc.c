@@ -33,12 +33,8 @@
 
 static bool can_map_memory(CUdevice device)
 {
-    int supported = 0;
     return device >= 0 && device < MS_MAX_DEVICES &&
-           ms_driver.device_get_attribute(&supported,
-                                          CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                                          device) == CUDA_SUCCESS &&
-           supported != 0;
+           ms_driver_has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 }
 
 /*
@@ -342,17 +338,12 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
 static CUevent record_event(CUstream stream, CUcontext context)
 {
     struct ms_driver_scope scope;
-    CUevent event = NULL;
+    CUevent event;
     if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
         return NULL;
-    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-        event = NULL;
-    } else if (ms_driver.event_record(event, stream) != CUDA_SUCCESS) {
-        ms_driver.event_destroy(event);
-        event = NULL;
-    }
+    const CUresult result = ms_driver_record(stream, &event);
     ms_driver_leave(&scope);
-    return event;
+    return result == CUDA_SUCCESS ? event : NULL;
 }
 
 /* True if the driver would turn a call on that stream into a graph node, or refuse the call. */

@@ -248,7 +248,7 @@ static const char *const says[] = {
 };
 
 /* Warns about a deletion or a lease; neither destroys the bytes. */
-static int keep(enum ms_file_change what, const char *call, const char *path, CUresult result)
+static void warn(enum ms_file_change what, const char *call, const char *path, CUresult result)
 {
     if (what == MS_FILE_DELETED)
         ms_log(MS_WARN,
@@ -263,7 +263,6 @@ static int keep(enum ms_file_change what, const char *call, const char *path, CU
                "materialised (CUDA error %d): the shim's lease is given up, and if the file "
                "changes, they are lost",
                path, says[what], call, (int)result);
-    return ETXTBSY;
 }
 
 static int answer(enum ms_file_change what, const char *call, const char *path, uint64_t bytes,
@@ -275,29 +274,26 @@ static int answer(enum ms_file_change what, const char *call, const char *path, 
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return 0;
     if (what != MS_FILE_CHANGES)
-        return keep(what, call, path, result);
-    if (call == another_process) {
+        warn(what, call, path, result);
+    else if (call == another_process)
         ms_log(
             MS_ERROR,
             "%s: another process is about to change it, and bytes that were copied from there to "
             "the device cannot be materialised (CUDA error %d): they will be lost",
             path, (int)result);
-        return ETXTBSY;
-    }
-    if (may_not_call()) {
+    else if (may_not_call())
         ms_log(MS_ERROR,
                "%s: %s fails with ETXTBSY: the change would destroy bytes that were copied from "
                "this file to the device; in a host function the driver takes no calls, so they can "
                "only be copied to the host, for which METASHARD_SNAPSHOT_BYTES is too small: raise "
                "it, or write to another file and rename it over this one",
                path, call);
-        return ETXTBSY;
-    }
-    ms_log(MS_ERROR,
-           "%s: %s fails with ETXTBSY: the change would destroy bytes that were copied from this "
-           "file to the device and cannot be materialised (CUDA error %d): write to another file, "
-           "free what is not needed, or raise METASHARD_SNAPSHOT_BYTES",
-           path, call, (int)result);
+    else
+        ms_log(MS_ERROR,
+               "%s: %s fails with ETXTBSY: the change would destroy bytes that were copied from "
+               "this file to the device and cannot be materialised (CUDA error %d): write to "
+               "another file, free what is not needed, or raise METASHARD_SNAPSHOT_BYTES",
+               path, call, (int)result);
     return ETXTBSY;
 }
 

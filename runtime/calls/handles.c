@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/handles.h"
 
-#include <string.h>
-
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/sorted.h"
 #include "runtime/driver/device_memory.h"
 
 /* A number consists of the mark, how often its place was used before, and the place. */
@@ -12,23 +11,27 @@
 #define USES_SHIFT 32
 
 static struct {
-    struct ms_handle **all; /* by place; NULL: free */
-    uint16_t *uses;         /* of each place */
-    uint32_t *free_places;
-    size_t count, free_count;
-    size_t all_capacity, uses_capacity, free_capacity;
-} handles;
+    struct place {
+        struct ms_handle *handle; /* NULL: the place is free */
+        uint32_t next_free;       /* like first_free */
+        uint16_t uses;
+    } * all;
+    size_t count, capacity;
+    uint32_t first_free; /* the place that was freed last, plus 1; 0: none is free */
+} places;
 
 static uint32_t place_of(CUmemGenericAllocationHandle number)
 {
     return (uint32_t)number;
 }
 
-static bool grow(void)
+static bool add_place(void)
 {
-    return MS_ARRAY_GROW(handles.all, handles.count, handles.all_capacity) &&
-           MS_ARRAY_GROW(handles.uses, handles.count, handles.uses_capacity) &&
-           MS_ARRAY_GROW(handles.free_places, handles.count, handles.free_capacity);
+    if (places.count == UINT32_MAX || !MS_ARRAY_GROW(places.all, places.count, places.capacity))
+        return false;
+    places.all[places.count++] = (struct place){0};
+    places.first_free = (uint32_t)places.count;
+    return true;
 }
 
 bool ms_handle_serves(const CUmemAllocationProp *prop, CUdevice device)
@@ -46,32 +49,30 @@ bool ms_handle_serves(const CUmemAllocationProp *prop, CUdevice device)
 
 struct ms_handle *ms_handle_create(size_t bytes, const CUmemAllocationProp *prop, CUcontext context)
 {
-    if (handles.free_count == 0) {
-        if (handles.count == UINT32_MAX || !grow())
-            return NULL;
-        handles.uses[handles.count] = 0;
-        handles.free_places[handles.free_count++] = (uint32_t)handles.count++;
-    }
+    if (places.first_free == 0 && !add_place())
+        return NULL;
     struct ms_handle *handle = ms_heap_zalloc(sizeof(*handle));
     if (handle == NULL)
         return NULL;
-    const uint32_t place = handles.free_places[--handles.free_count];
+    const uint32_t at = places.first_free - 1;
+    struct place *place = &places.all[at];
+    places.first_free = place->next_free;
     *handle = (struct ms_handle){
-        .number = MARK | (uint64_t)handles.uses[place]++ << USES_SHIFT | place,
+        .number = MARK | (uint64_t)place->uses++ << USES_SHIFT | at,
         .bytes = bytes,
         .prop = *prop,
         .context = context,
         .users = 1,
     };
-    handles.all[place] = handle;
+    place->handle = handle;
     return handle;
 }
 
 struct ms_handle *ms_handle_find(CUmemGenericAllocationHandle number)
 {
-    if (!ms_handle_is_ours(number) || place_of(number) >= handles.count)
+    if (!ms_handle_is_ours(number) || place_of(number) >= places.count)
         return NULL;
-    struct ms_handle *handle = handles.all[place_of(number)];
+    struct ms_handle *handle = places.all[place_of(number)].handle;
     return handle != NULL && handle->number == number ? handle : NULL;
 }
 
@@ -80,52 +81,40 @@ void ms_handle_end_if_unused(struct ms_handle *handle)
     if (handle->users > 0 || handle->mappings > 0)
         return;
     ms_backing_end_pieces(&handle->pieces, handle->prop.location.id);
-    handles.all[place_of(handle->number)] = NULL;
-    handles.free_places[handles.free_count++] = place_of(handle->number);
+    const uint32_t at = place_of(handle->number);
+    places.all[at] = (struct place){.next_free = places.first_free, .uses = places.all[at].uses};
+    places.first_free = at + 1;
     ms_heap_free(handle);
 }
 
-/* --- reservations: few, sorted */
+/* --- reservations */
 
-static struct {
-    struct ms_reservation *all;
-    size_t count, capacity;
-} reservations;
-
-/* The index of the first reservation that begins behind address. */
-static size_t behind(CUdeviceptr address)
-{
-    return MS_ARRAY_FIND(at, reservations.count, reservations.all[at].address <= address);
-}
+static struct ms_sorted reservations = {.item_bytes = sizeof(struct ms_reservation)};
 
 bool ms_handle_add_reservation(CUdeviceptr address, size_t bytes)
 {
-    if (!MS_ARRAY_GROW(reservations.all, reservations.count, reservations.capacity))
-        return false;
-    const size_t at = behind(address);
-    memmove(&reservations.all[at + 1], &reservations.all[at],
-            (reservations.count - at) * sizeof(*reservations.all));
-    reservations.all[at] = (struct ms_reservation){.address = address, .bytes = bytes};
-    reservations.count++;
-    return true;
+    const struct ms_reservation added = {.address = address, .bytes = bytes};
+    struct ms_position at = ms_sorted_find(&reservations, address);
+    const struct ms_reservation *there = ms_sorted_item(&reservations, at);
+    if (there != NULL && there->address <= address)
+        at = ms_sorted_next(&reservations, at);
+    return ms_sorted_insert(&reservations, at, &added, 1);
 }
 
 void ms_handle_remove_reservation(CUdeviceptr address)
 {
-    const size_t at = behind(address);
-    if (at == 0 || reservations.all[at - 1].address != address)
-        return;
-    memmove(&reservations.all[at - 1], &reservations.all[at],
-            (reservations.count - at) * sizeof(*reservations.all));
-    reservations.count--;
+    const struct ms_position at = ms_sorted_find(&reservations, address);
+    const struct ms_reservation *there = ms_sorted_item(&reservations, at);
+    if (there != NULL && there->address == address)
+        ms_sorted_remove(&reservations, at, 1);
 }
 
 struct ms_reservation *ms_handle_find_reservation(CUdeviceptr address, size_t bytes)
 {
-    const size_t at = behind(address);
-    if (at == 0)
+    struct ms_reservation *there =
+        ms_sorted_item(&reservations, ms_sorted_find(&reservations, address));
+    if (there == NULL || address < there->address)
         return NULL;
-    struct ms_reservation *found = &reservations.all[at - 1];
-    const uint64_t offset = address - found->address;
-    return offset <= found->bytes && bytes <= found->bytes - offset ? found : NULL;
+    const uint64_t offset = address - there->address;
+    return offset <= there->bytes && bytes <= there->bytes - offset ? there : NULL;
 }

@@ -48,7 +48,7 @@ void ms_handle_end_if_unused(struct ms_handle *handle);
 
 /* Addresses that the program has reserved. */
 struct ms_reservation {
-    CUdeviceptr address;
+    CUdeviceptr address; /* the key in a sorted list */
     size_t bytes;
     bool has_others; /* has mappings that are in no allocation: nothing is deferred there */
 };

@@ -352,11 +352,9 @@ static bool concatenate(const struct ms_call *call, const struct ms_arguments *a
     const struct ms_param_layout *layout = arguments->layout;
     const struct ms_packed *packed = arguments->packed;
     struct ms_concatenation cat;
-    CUdevice device;
     if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
         !ms_concatenate_find(call, layout, packed, &cat) ||
-        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_call_may_wait(call, layout, device))
+        !ms_call_may_wait(call, layout, ms_driver_device()))
         return false;
     const struct ms_parts inputs = {cat.count, find_input, &cat};
     if (!ms_move_try_parts(&inputs, call->stream, result_out))
@@ -379,12 +377,6 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
     return false;
 }
 
-static void find_itself(const void *rows, size_t i, struct ms_strided_copy *rows_out)
-{
-    (void)i;
-    *rows_out = *(const struct ms_strided_copy *)rows;
-}
-
 /* True if the launch only copies rows, and the shim has copied them. Such a kernel reads no
  * parameters but the copy's. */
 static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arguments,
@@ -393,15 +385,12 @@ static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arg
     const struct ms_param_layout *layout = arguments->layout;
     const struct ms_packed *packed = arguments->packed;
     struct ms_strided_copy rows;
-    CUdevice device;
     if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
-        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_call_may_wait(call, layout, device))
+        !ms_call_may_wait(call, layout, ms_driver_device()))
         return false;
     if (rows.dims == 0)
         rows.dim[rows.dims++].count = 1; /* one row: copied only where rows would be */
-    const struct ms_parts parts = {1, find_itself, &rows};
-    if (!ms_move_try_parts(&parts, call->stream, result_out))
+    if (!ms_move_try(&rows, 0, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
     return true;
@@ -411,12 +400,8 @@ static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arg
  * anywhere. */
 static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 {
-    CUdevice device;
-    int pageable = 0;
-    if (!ms_driver_any_is_pageable() || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        ms_driver.device_get_attribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                                       device) != CUDA_SUCCESS ||
-        pageable == 0)
+    if (!ms_driver_any_is_pageable() ||
+        !ms_driver_has(ms_driver_device(), CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS))
         return false;
     for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
         const uint64_t word = word_at(arguments->packed, at);
@@ -537,17 +522,16 @@ static enum listed_state record_tensor(const struct listed *listed, unsigned ten
     return record(&call, &arguments, &reach) ? RECORDED : LEFT;
 }
 
-/* Copies a tensor as lineage, like an input of torch.cat, if the launch only copies. */
+/* Copies a tensor as lineage, like an input of torch.cat, if the launch only copies. Leaves out
+ * results of launches: a launch is recorded with them as its input. */
 static bool copy_tensor(const struct listed *listed, unsigned tensor, CUresult *result_out)
 {
     const struct ms_call *call = listed->call;
     const struct ms_arguments *arguments = listed->arguments;
     struct ms_strided_copy piece;
-    CUdevice device;
     return ms_tensor_list_copy(call, arguments, &listed->list, tensor, &piece) &&
-           ms_driver.ctx_get_device(&device) == CUDA_SUCCESS &&
-           ms_call_may_wait(call, arguments->layout, device) &&
-           ms_move_try_deferred(&piece, call->stream, result_out);
+           ms_call_may_wait(call, arguments->layout, ms_driver_device()) &&
+           ms_move_try(&piece, MS_OF_KIND(MS_LAUNCHED), call->stream, result_out);
 }
 
 /* Launches the tensors that could not be recorded. */

@@ -199,7 +199,6 @@ static bool can_copy_claimed(const struct ms_allocation *source,
            is_worth_it(source, begin, end, count_rows(rows));
 }
 
-/* `except`: states that no byte of the source may have, or 0. */
 static bool may_run(const struct ms_strided_copy *rows, unsigned except)
 {
     struct extent to, from;
@@ -337,20 +336,13 @@ bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *
     return true;
 }
 
-static bool try_run(const struct ms_strided_copy *rows, unsigned except, CUstream stream,
-                    CUresult *result_out)
+bool ms_move_try(const struct ms_strided_copy *rows, unsigned except, CUstream stream,
+                 CUresult *result_out)
 {
     if (!may_run(rows, except) || !ms_order_may_record(stream))
         return false;
     *result_out = rows->dims > 0 ? run_rows(rows, stream) : run_piece(rows, NULL, stream);
     return true;
-}
-
-/* Leaves out results of launches: the caller records a launch with them as its input. */
-bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
-                          CUresult *result_out)
-{
-    return try_run(piece, MS_OF_KIND(MS_LAUNCHED), stream, result_out);
 }
 
 /* --- planes and boxes */
@@ -366,7 +358,7 @@ static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
                                          .dim = {{movement->height, to->pitch, from->pitch}}};
     return ms_side_is_device(*from) && ms_side_is_device(*to) && !from->is_refused &&
            !to->is_refused && !ms_movement_is_empty(movement) && ms_pointer_is_owned(from->begin) &&
-           try_run(&rows, 0, movement->stream, result_out);
+           ms_move_try(&rows, 0, movement->stream, result_out);
 }
 
 /* Materialises a side. If the program calls an allocation host memory, the driver decides whether

@@ -78,7 +78,8 @@ struct ms_parts {
  */
 bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *result_out);
 
-/* Copies the piece (dims is 0) as lineage if it is deferred, no launch makes any of it, and nothing
- * at its destination is in memory. True if the piece is copied, or the copy has failed. */
-bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
-                          CUresult *result_out);
+/* Copies rows, or one piece (dims is 0), as lineage, like ms_move_try_parts; but a piece only if it
+ * is deferred and nothing at its destination is in memory. `except`: states that no byte of the
+ * source may have, or 0. */
+bool ms_move_try(const struct ms_strided_copy *rows, unsigned except, CUstream stream,
+                 CUresult *result_out);

@@ -20,27 +20,11 @@
 #include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 
-/* The ranges of addresses that mean something. */
-struct bounds {
-    struct ms_range ranges[MS_WORD_WINDOWS];
-};
-
-static struct bounds get_bounds(void)
+/* `bounds`: the ranges of addresses that mean something (ms_pointer_scan_bounds). */
+static bool is_bounded(const struct ms_range *bounds, uint64_t word)
 {
-    struct bounds bounds = {0};
-    ms_pointer_scan_bounds(bounds.ranges);
-    return bounds;
-}
-
-static bool is_in(const struct ms_range *range, uint64_t word)
-{
-    return word >= range->begin && word < range->end;
-}
-
-static bool is_bounded(const struct bounds *bounds, uint64_t word)
-{
-    return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word) ||
-           is_in(&bounds->ranges[MS_WORD_HOST], word);
+    return ms_word_is_in(&bounds[MS_NEAR], word) || ms_word_is_in(&bounds[MS_FAR], word) ||
+           ms_word_is_in(&bounds[MS_WORD_HOST], word);
 }
 
 /* --- addresses that two calls write in parts */
@@ -69,18 +53,18 @@ static bool has_upper_part(uint64_t value, unsigned shift)
 /* True if these bytes may be the last three to seven of an address whose beginning an earlier call
  * wrote before them. Fewer bytes say less: three bytes, and the four of a near address, which are a
  * small number, count only if nothing else is written. */
-static bool may_end_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+static bool may_end_address(const struct ms_range *bounds, const unsigned char *bytes, size_t count)
 {
-    const struct ms_range *far = &bounds->ranges[MS_FAR];
+    const struct ms_range *far = &bounds[MS_FAR];
     for (size_t at = 0; at < 4 && at + 4 <= count; at++) {
         if (is_upper_part(far, load(bytes + at, 4), 32))
             return true;
     }
-    return (count == 4 && is_upper_part(&bounds->ranges[MS_NEAR], load(bytes, 4), 32)) ||
+    return (count == 4 && is_upper_part(&bounds[MS_NEAR], load(bytes, 4), 32)) ||
            (count == 3 && is_upper_part(far, load(bytes, 3), 40));
 }
 
-static bool ends_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+static bool ends_address(const struct ms_range *bounds, const unsigned char *bytes, size_t count)
 {
     if (!may_end_address(bounds, bytes, count))
         return false;
@@ -103,13 +87,13 @@ static CUresult expose(uint64_t word)
     return CUDA_SUCCESS;
 }
 
-static CUresult expose_words(const struct bounds *bounds, const void *bytes, size_t count)
+static CUresult expose_words(const struct ms_range *bounds, const void *bytes, size_t count)
 {
     struct ms_words words;
     size_t at;
     uint64_t word;
     CUresult result = CUDA_SUCCESS;
-    ms_word_scan_begin(&words, bytes, count, bounds->ranges);
+    ms_word_scan_begin(&words, bytes, count, bounds);
     while (result == CUDA_SUCCESS && ms_defers_any() && ms_word_scan_next(&words, &at, &word)) {
         if (ms_address_is_far(word) || at % 4 == 0)
             result = expose(word);
@@ -132,18 +116,19 @@ static CUresult expose_beginning(const unsigned char *bytes, size_t count)
 
 bool ms_payload_is_clean(const void *bytes, size_t count)
 {
-    const struct bounds bounds = get_bounds();
+    struct ms_range bounds[MS_WORD_WINDOWS];
     const unsigned char *end = (const unsigned char *)bytes + count;
     struct ms_words words;
     size_t at;
     uint64_t word;
-    if (may_end_address(&bounds, bytes, count))
+    ms_pointer_scan_bounds(bounds);
+    if (may_end_address(bounds, bytes, count))
         return false;
     for (size_t first = 6; first < 8 && first <= count; first++) {
-        if (is_bounded(&bounds, load(end - first, first)))
+        if (is_bounded(bounds, load(end - first, first)))
             return false;
     }
-    ms_word_scan_begin(&words, bytes, count, bounds.ranges);
+    ms_word_scan_begin(&words, bytes, count, bounds);
     return !ms_word_scan_next(&words, &at, &word);
 }
 
@@ -155,10 +140,11 @@ static CUresult expose_all(void)
 
 static CUresult expose_bytes(const void *bytes, size_t count)
 {
-    const struct bounds bounds = get_bounds();
-    if (ends_address(&bounds, bytes, count))
+    struct ms_range bounds[MS_WORD_WINDOWS];
+    ms_pointer_scan_bounds(bounds);
+    if (ends_address(bounds, bytes, count))
         return expose_all();
-    const CUresult result = expose_words(&bounds, bytes, count);
+    const CUresult result = expose_words(bounds, bytes, count);
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
 }
 
@@ -176,28 +162,30 @@ static CUresult expose_rows(const struct ms_rows *rows)
 CUresult ms_payload_copy(void *to, const void *bytes, size_t count)
 {
     enum { BLOCK = 32 << 10, OVERLAP = 8 }; /* words may begin in one block and end in the next */
-    const struct bounds bounds = get_bounds();
+    struct ms_range bounds[MS_WORD_WINDOWS];
     const unsigned char *from = bytes;
     unsigned char *copy = to;
     if (to == NULL)
         return expose_bytes(bytes, count);
-    CUresult result = ends_address(&bounds, bytes, count) ? expose_all() : CUDA_SUCCESS;
+    ms_pointer_scan_bounds(bounds);
+    CUresult result = ends_address(bounds, bytes, count) ? expose_all() : CUDA_SUCCESS;
     for (size_t begin = 0; begin < count && result == CUDA_SUCCESS; begin += BLOCK) {
         const size_t now = count - begin < BLOCK ? count - begin : BLOCK;
         const size_t before = begin > 0 ? OVERLAP : 0;
         memcpy(copy + begin, from + begin, now);
-        result = expose_words(&bounds, copy + begin - before, now + before);
+        result = expose_words(bounds, copy + begin - before, now + before);
     }
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
 }
 
 static CUresult expose_pattern(uint32_t pattern)
 {
-    const struct bounds bounds = get_bounds();
-    const struct ms_range *far = &bounds.ranges[MS_FAR];
+    struct ms_range bounds[MS_WORD_WINDOWS];
+    ms_pointer_scan_bounds(bounds);
+    const struct ms_range *far = &bounds[MS_FAR];
     const uint32_t pair = pattern & 0xffff;
     const bool may_be =
-        is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32);
+        is_upper_part(far, pattern, 32) || is_upper_part(&bounds[MS_NEAR], pattern, 32);
     /* A pattern of two bytes may be the nonzero part of an address's upper half. */
     const bool may_be_pair = pattern >> 16 == pair && is_upper_part(far, pair, 32);
     if ((may_be && has_upper_part(pattern, 32)) || (may_be_pair && has_upper_part(pair, 32)))

@@ -6,11 +6,6 @@
 #include "runtime/calls/word_scan.h"
 #include "runtime/memory/far_address.h"
 
-static bool is_in(const struct ms_range *range, uint64_t word)
-{
-    return word >= range->begin && word < range->end;
-}
-
 bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
 {
     const struct ms_range *numbers = &arguments->numbers;
@@ -58,7 +53,7 @@ static struct ms_range look_up(struct batch *batch, const struct ms_range *bound
     const struct ms_range *host = &bounds[MS_WORD_HOST];
     struct ms_range nothing, no_host = {0, host->end > host->begin ? 0 : UINT64_MAX};
     for (size_t i = 0; i < batch->count; i++) {
-        if (!is_in(&no_host, batch->all[i].pointer))
+        if (!ms_word_is_in(&no_host, batch->all[i].pointer))
             no_host = ms_host_memory_gap(batch->all[i].pointer);
         reach->everything |= no_host.end == no_host.begin;
     }

@@ -41,24 +41,10 @@ bool ms_query_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *
     return true;
 }
 
-static bool device_has(CUdevice device, CUdevice_attribute attribute)
-{
-    int value = 0;
-    if (ms_driver.device_get_attribute(&value, attribute, device) != CUDA_SUCCESS)
-        value = 0;
-    return value != 0;
-}
-
-static bool is_current(CUdevice device)
-{
-    CUdevice current;
-    return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device;
-}
-
 static bool is_other_current(CUdevice device)
 {
-    CUdevice current;
-    return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current != device;
+    const CUdevice current = ms_driver_device();
+    return current >= 0 && current != device;
 }
 
 /* The attribute is about physical memory, which must exist before the driver can answer. */
@@ -188,11 +174,10 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         return give(value_out, (uint64_t)facts.device, 4);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         return give(value_out, facts.address, 8);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         return give(value_out, facts.bytes, 8);
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        return give(value_out, facts.address, 8);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* the driver maps whole granules */
         return give(value_out, facts.granule_bytes, 8);
     case CU_POINTER_ATTRIBUTE_MAPPED:
@@ -202,12 +187,12 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         return give(value_out,
                     facts.pool == NULL && !facts.is_opened &&
-                        device_has(facts.device,
-                                   CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+                        ms_driver_has(facts.device,
+                                      CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
                     4);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         give(value_out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE, 4);
-        return is_current(facts.device) || ask_driver(address, result_out);
+        return ms_driver_device() == facts.device || ask_driver(address, result_out);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         return give(value_out, (uintptr_t)facts.pool, 8);
     default:

@@ -313,16 +313,14 @@ static bool is_gone(CUmemGenericAllocationHandle number, const struct ms_handle 
     return handle != NULL ? handle->users == 0 : ms_handle_is_ours(number);
 }
 
+/* For a number that is the shim's. */
 static CUresult make_number_real(CUmemGenericAllocationHandle *number, struct attempt *attempt)
 {
-    CUresult result = CUDA_SUCCESS;
     ms_lock_take(&turn);
     struct ms_handle *handle = ms_handle_find(*number);
-    if (is_gone(*number, handle))
-        result = CUDA_ERROR_INVALID_VALUE;
-    else if (handle != NULL)
-        result = make_real(handle, attempt);
-    if (result == CUDA_SUCCESS && handle != NULL)
+    const CUresult result = handle == NULL || handle->users == 0 ? CUDA_ERROR_INVALID_VALUE
+                                                                 : make_real(handle, attempt);
+    if (result == CUDA_SUCCESS)
         *number = handle->real;
     ms_lock_drop(&turn);
     return result;

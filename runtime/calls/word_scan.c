@@ -202,7 +202,7 @@ static bool next_group(struct ms_words *words)
 static bool is_in(const struct ms_words *words, uint64_t word)
 {
     for (unsigned i = 0; i < words->window_count; i++) {
-        if (word >= words->windows[i].range.begin && word < words->windows[i].range.end)
+        if (ms_word_is_in(&words->windows[i].range, word))
             return true;
     }
     return false;

@@ -33,6 +33,11 @@ struct ms_words {
     uint64_t marks;          /* bit i: the word that begins at group + i may match */
 };
 
+static inline bool ms_word_is_in(const struct ms_range *range, uint64_t word)
+{
+    return word >= range->begin && word < range->end;
+}
+
 /* An empty window holds nothing. The bytes remain the caller's. */
 void ms_word_scan_begin(struct ms_words *words, const void *bytes, size_t count,
                         const struct ms_range windows[MS_WORD_WINDOWS]);

@@ -134,13 +134,6 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     return NULL;
 }
 
-/* True if the allocation is not on the current device: the driver decides about access. */
-static bool is_far(const struct ms_allocation *allocation)
-{
-    CUdevice current;
-    return ms_driver.ctx_get_device(&current) != CUDA_SUCCESS || current != allocation->device;
-}
-
 bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 {
     const CUdeviceptr address = movement->to.begin;
@@ -161,7 +154,8 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 
     const size_t begin = ms_offset(allocation, address);
     bool is_answered = true;
-    if (!is_far(allocation) && ms_order_may_record(movement->stream)) {
+    /* On another device than the current one, the driver decides about access. */
+    if (ms_driver_device() == allocation->device && ms_order_may_record(movement->stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = pattern};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, movement->stream);
         ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);
@@ -212,12 +206,6 @@ static bool find_content(const void *source, size_t bytes, struct ms_content *co
     }
     *content = (struct ms_content){.kind = MS_SOURCE, .source = found, .source_offset = offset};
     return found != NULL;
-}
-
-static void drop_found(const struct ms_content *content)
-{
-    if (content->kind == MS_SOURCE)
-        ms_source_drop(content->source);
 }
 
 /* False if the source was closed since it was found. To be called under the claim of the allocation
@@ -329,7 +317,8 @@ bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out
     const bool is_answered = *result_out != CUDA_SUCCESS ||
                              write_content(movement, &content, result_out) ||
                              back_for_copy(movement, result_out);
-    drop_found(&content);
+    if (content.kind == MS_SOURCE)
+        ms_source_drop(content.source);
     /* The driver would have waited for earlier work too, and programs rely on that. */
     if (is_answered && movement->waits && *result_out == CUDA_SUCCESS)
         *result_out = ms_order_stream_wait(stream);

@@ -186,19 +186,23 @@ static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ra
     return result;
 }
 
+static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
+{
+    return (struct ms_range){range.begin > begin ? range.begin : begin,
+                             range.end < end ? range.end : end};
+}
+
 /* Makes the content of [begin, end) parked where there are pieces. */
 static CUresult set_parked(struct ms_allocation *allocation, size_t begin, size_t end,
                            const struct ms_park *park)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < park->count && result == CUDA_SUCCESS; i++) {
-        const struct ms_range piece = park->ranges[i];
-        const size_t from = piece.begin > begin ? piece.begin : begin;
-        const size_t to = piece.end < end ? piece.end : end;
+        const struct ms_range part = cut_to(park->ranges[i], begin, end);
         const struct ms_content content = {.kind = MS_PARKED,
                                            .parked = park->parked[i],
-                                           .source_offset = from - piece.begin};
-        result = ms_bytes_set(allocation, from, to, &content);
+                                           .source_offset = part.begin - park->ranges[i].begin};
+        result = ms_bytes_set(allocation, part.begin, part.end, &content);
     }
     return result;
 }
@@ -218,12 +222,6 @@ static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_
         begin = i < taken->count ? taken->list[i].end : end;
     }
     return result;
-}
-
-static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
-{
-    return (struct ms_range){range.begin > begin ? range.begin : begin,
-                             range.end < end ? range.end : end};
 }
 
 /* True if the bytes can be had elsewhere as lineage: they can be made without memory, or have
@@ -506,12 +504,11 @@ static bool next_part(const struct filling *filling, struct part *part)
 {
     const struct ms_park *park = filling->park;
     for (; part->piece < park->count; part->piece++) {
-        const struct ms_range piece = park->ranges[part->piece];
-        const size_t from = piece.begin > filling->begin ? piece.begin : filling->begin;
-        const size_t to = piece.end < filling->end ? piece.end : filling->end;
-        if (part->at < from)
-            part->at = from;
-        if (ms_lineage_next(ms_allocation_lineage(filling->allocation), &part->at, to,
+        const struct ms_range piece =
+            cut_to(park->ranges[part->piece], filling->begin, filling->end);
+        if (part->at < piece.begin)
+            part->at = piece.begin;
+        if (ms_lineage_next(ms_allocation_lineage(filling->allocation), &part->at, piece.end,
                             &part->extent))
             return true;
     }
@@ -701,17 +698,6 @@ static void unmap_sink(const struct ms_receive *receive)
         ms_backing_sink_wait(ms_allocation_memory(allocation), 0, allocation->bytes);
 }
 
-static CUresult record(CUstream stream, CUevent *event_out)
-{
-    CUresult result = ms_driver.event_create(event_out, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_driver.event_record(*event_out, stream);
-    if (result != CUDA_SUCCESS)
-        ms_driver.event_destroy(*event_out);
-    return result;
-}
-
 /* Records events that users of the memory wait for: one each for the sink, the lent memory and its
  * pieces. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
@@ -720,11 +706,11 @@ static CUresult hand_events_over(const struct ms_receive *receive, CUstream stre
     CUevent event;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
-        if (sink[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
+        if (sink[i] != NULL && (result = ms_driver_record(stream, &event)) == CUDA_SUCCESS)
             hand_over(receive, sink[i], event);
     }
     for (size_t i = 0; i < receive->park.count && result == CUDA_SUCCESS; i++) {
-        if ((result = record(stream, &event)) == CUDA_SUCCESS)
+        if ((result = ms_driver_record(stream, &event)) == CUDA_SUCCESS)
             ms_parked_attach_event(receive->park.parked[i], event);
     }
     return result;
@@ -738,7 +724,7 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
     CUevent event;
     CUresult result = hand_events_over(receive, stream);
     if (result == CUDA_SUCCESS)
-        result = record(stream, &event);
+        result = ms_driver_record(stream, &event);
     if (result != CUDA_SUCCESS)
         return result;
     if (ms_order_event_poll(event, ms_config.receive_ms) == CUDA_SUCCESS &&

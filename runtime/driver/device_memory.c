@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/driver/device_memory.h"
 
-#include <stdbool.h>
 #include <stdint.h>
-
-static bool has(CUdevice device, CUdevice_attribute attribute)
-{
-    int value = 0;
-    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
-}
 
 /* As cuMemAlloc's memory: pinned on the device, and where the device can, exportable and reachable
  * by RDMA. A handle cannot get the latter two later. */
@@ -18,10 +11,10 @@ CUmemAllocationProp ms_device_memory_properties(CUdevice device)
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
     };
-    if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+    if (ms_driver_has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     prop.allocFlags.gpuDirectRDMACapable =
-        has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+        ms_driver_has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
     return prop;
 }
 

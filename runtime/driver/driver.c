@@ -40,6 +40,17 @@ void ms_driver_leave(const struct ms_driver_scope *scope)
     restore_context(scope);
 }
 
+CUresult ms_driver_record(CUstream stream, CUevent *event_out)
+{
+    CUresult result = ms_driver.event_create(event_out, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_record(*event_out, stream);
+    if (result != CUDA_SUCCESS)
+        ms_driver.event_destroy(*event_out);
+    return result;
+}
+
 CUresult ms_driver_wait_for(CUcontext context, CUevent event)
 {
     struct ms_driver_scope scope;

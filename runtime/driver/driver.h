@@ -39,6 +39,23 @@ struct ms_driver_scope {
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
 void ms_driver_leave(const struct ms_driver_scope *scope);
 
+/* The current device; -1 if the thread has none. */
+static inline CUdevice ms_driver_device(void)
+{
+    CUdevice device;
+    return ms_driver.ctx_get_device(&device) == CUDA_SUCCESS ? device : -1;
+}
+
+/* True if the attribute of the device is not 0. */
+static inline bool ms_driver_has(CUdevice device, CUdevice_attribute attribute)
+{
+    int value = 0;
+    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+/* Makes an event that follows the work that was queued in the stream. */
+CUresult ms_driver_record(CUstream stream, CUevent *event_out);
+
 /* Waits for an event of a context that need not be current. */
 CUresult ms_driver_wait_for(CUcontext context, CUevent event);
 

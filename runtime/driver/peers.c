@@ -15,11 +15,6 @@ void ms_peers_set(CUdevice device, CUdevice peer, bool enabled)
         atomic_fetch_and(&peers[device], ~bit);
 }
 
-bool ms_peers_reach(CUdevice device, CUdevice by)
-{
-    return device == by || (atomic_load(&peers[device]) >> by & 1) != 0;
-}
-
 uint64_t ms_peers_of(CUdevice device)
 {
     return atomic_load(&peers[device]);

@@ -14,8 +14,11 @@
  */
 void ms_peers_set(CUdevice device, CUdevice peer, bool enabled);
 
-/* The device can reach its own memory too. */
-bool ms_peers_reach(CUdevice device, CUdevice by);
-
 /* Bit p: device p may reach memory of the device. */
 uint64_t ms_peers_of(CUdevice device);
+
+/* The device can reach its own memory too. */
+static inline bool ms_peers_reach(CUdevice device, CUdevice by)
+{
+    return device == by || (ms_peers_of(device) >> by & 1) != 0;
+}

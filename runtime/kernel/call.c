@@ -137,7 +137,7 @@ static bool is_within(CUdevice device, CUdevice_attribute first, const unsigned 
 bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
                       CUdevice device)
 {
-    if (call->cooperative || layout->count > MAX_REPLAY_PARAMS)
+    if (device < 0 || call->cooperative || layout->count > MAX_REPLAY_PARAMS)
         return false;
     for (unsigned i = 0; i < call->attribute_count; i++) {
         if (!is_plain(&call->attributes[i]))

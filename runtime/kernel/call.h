@@ -65,7 +65,8 @@ struct ms_launch;
 
 /*
  * True if the driver would certainly accept the call, and running it later has the same effect: no
- * attribute ties it to other work, and the grid is within the limits of device and function.
+ * attribute ties it to other work, and the grid is within the limits of device and function. False
+ * for device -1.
  */
 bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
                       CUdevice device);

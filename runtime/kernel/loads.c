@@ -253,7 +253,7 @@ static bool find_dense(const struct ms_param_layout *layout, const struct ms_pac
     return true;
 }
 
-static bool find_strided(const struct ms_param_layout *layout, const struct ms_packed *packed,
+static void find_strided(const struct ms_param_layout *layout, const struct ms_packed *packed,
                          size_t pointers, struct ms_loads *loads)
 {
     const char *functor = skip_to(layout->name, "22gpu_kernel_impl_nocastI");
@@ -261,7 +261,7 @@ static bool find_strided(const struct ms_param_layout *layout, const struct ms_p
     if (functor == NULL ||
         ms_strided_loop_find_strides(layout, packed, pointers, &strides) != MS_STRIDED_FOUND ||
         strides.elements != word(packed, layout->params[COUNT].offset))
-        return false;
+        return;
     const struct elements elements = find_types(functor);
     const size_t loaded = elements.loaded != 0 ? elements.loaded : LARGEST_ELEMENT;
     loads->in_row = strides.in_span + loaded;
@@ -270,15 +270,12 @@ static bool find_strided(const struct ms_param_layout *layout, const struct ms_p
     loads->bytes = (strides.rows - 1) * strides.in_step + loads->in_row;
     if (!strides.has_rows) /* the output's rows lie in each other */
         loads->in_row = 0;
-    return true;
 }
 
 void ms_loads_find(const struct ms_param_layout *layout, const struct ms_packed *packed,
                    size_t pointers, struct ms_loads *loads_out)
 {
-    struct ms_loads loads = {0};
-    if (!find_dense(layout, packed, pointers, &loads) &&
-        !find_strided(layout, packed, pointers, &loads))
-        loads = (struct ms_loads){0};
-    *loads_out = loads;
+    *loads_out = (struct ms_loads){0};
+    if (!find_dense(layout, packed, pointers, loads_out))
+        find_strided(layout, packed, pointers, loads_out);
 }

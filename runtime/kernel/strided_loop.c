@@ -202,7 +202,7 @@ enum ms_strided ms_strided_loop_find_strides(const struct ms_param_layout *layou
     size_t at;
     if (strstr(layout->name, loop_name) == NULL)
         return MS_STRIDED_NOT;
-    if (!is_loop(layout) || !read_dims(layout, packed, pointers, &at, &dims))
+    if (!read_dims(layout, packed, pointers, &at, &dims))
         return MS_STRIDED_UNCLEAR;
     for (unsigned i = 0; i < dims; i++) {
         if (!add_dimension(packed, at, i, &strides, &out_span))

@@ -70,7 +70,7 @@ def main():
         faults += [f"needs {name}, the program's heap" for name, _, _ in undefined if name in ("malloc", "calloc", "realloc")]
 
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
-        rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
+        rows = re.findall(r"^MS_ENTRY(?:_PLAIN)?(?:_TWINS)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
     wanted = {symbol for symbol, _ in rows} | {symbol + suffix for symbol, suffix in rows if suffix.startswith("_")}
     wanted |= {"dlsym", "dlvsym"}
     with open(os.path.join(SOURCE, "shim", "observer.c")) as file:
@@ -82,7 +82,8 @@ def main():
     with open(os.path.join(SOURCE, "shim", "metashard.h")) as file:
         wanted |= set(re.findall(r"^METASHARD_API .*?\b(metashard_\w+)\(", file.read(), re.M))
     with open(os.path.join(SOURCE, "shim", "nccl.def")) as file:
-        wanted |= set(re.findall(r"^MS_NCCL(?:_COLLECTIVE)?\((nccl\w+),", file.read(), re.M))
+        rows = re.findall(r"^MS_NCCL(_COLLECTIVE|_WITH_CONFIG)?\((nccl\w+),", file.read(), re.M)
+    wanted |= {name for _, name in rows} | {name + "Config" for kind, name in rows if kind == "_WITH_CONFIG"}
     exports = {line.split()[-1] for line in
                read("nm", "-D", "--defined-only", library).splitlines()}
     faults += [f"does not export {name}" for name in sorted(wanted - exports)]

@@ -46,6 +46,7 @@ def read_rows(text=None):
             text = file.read()
     text = re.sub(r"^#define MS_ENTRY_(?:TWINS|PLAIN)(?:.*\\\n)+.*\n", "", text, flags=re.M)
     text = re.sub(r"^MS_ENTRY_PLAIN\((\w+), (\w+), (\d+),", r"MS_ENTRY(\1, \2, \2, \3, 0,", text, flags=re.M)
+    text = re.sub(r"^MS_ENTRY_PLAIN_TWINS\((\w+), (\w+),", r"MS_ENTRY_TWINS(\1, \2, \2,", text, flags=re.M)
     text = TWINS.sub(r"MS_ENTRY(\1, \2, \3, \4, 0, \7)\nMS_ENTRY(\1, \2\5, \3, \6, 1, \7)", text)
     rows, reasons, chapter = [], {}, ""
     for match in re.finditer(f"^(?:{CHAPTER}|{REASON}|{ROW})", text, re.M):

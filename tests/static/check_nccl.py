@@ -66,8 +66,10 @@ def check_values(header):
 
 def main():
     table = read(os.path.join(SOURCE, "shim", "nccl.def"))
-    hooked = {name: types_of(parameters) for name, parameters in
-              re.findall(r"^MS_NCCL(?:_COLLECTIVE)?\((nccl\w+),\s*\(([^)]*)\)", table, flags=re.M)}
+    rows = re.findall(r"^MS_NCCL(_COLLECTIVE|_WITH_CONFIG)?\((nccl\w+),\s*\(([^)]*)\)", table, flags=re.M)
+    hooked = {name: types_of(parameters) for _, name, parameters in rows}
+    hooked |= {name + "Config": types_of(parameters + ", const ncclCollConfig_t *config") for kind, name, parameters in rows
+               if kind == "_WITH_CONFIG"}
     newest = functions_of(read(os.path.join(SOURCE, "tools", "simcuda", "data", NEWEST)))
     faults = check_functions(newest, hooked, NEWEST)
     faults += [f"{name} is not in {NEWEST}" for name in hooked if name not in newest]

@@ -84,7 +84,7 @@ LOUD_ACTS = ("read-without-access", "read-illegally")
 
 def entry_classes():
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
-        rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((\w+), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
+        rows = re.findall(r"^MS_ENTRY(?:_PLAIN)?(?:_TWINS)?\((\w+), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
     twins = {symbol + suffix: class_ for class_, symbol, suffix in rows if suffix.startswith("_")}
     return {symbol: class_ for class_, symbol, _ in rows} | twins
 

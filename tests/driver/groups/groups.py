@@ -63,7 +63,7 @@ class Groups:
         with open(self.rules, "w") as file:
             file.write("write-only uniform32\n")
         with open(entries) as file:
-            rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((\w+), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
+            rows = re.findall(r"^MS_ENTRY(?:_PLAIN)?(?:_TWINS)?\((\w+), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
         self.classes = {symbol: class_ for class_, symbol, _ in rows}
         self.classes.update((symbol + suffix, class_) for class_, symbol, suffix in rows if suffix.startswith("_"))
         listed = subprocess.run([self.program, "list"], capture_output=True, text=True, check=True)
