@@ -85,7 +85,7 @@ static bool may_be_ready(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     return allocation->notes.shadow == NULL &&
-           lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
+           lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] == ms_mapped_bytes(lineage);
 }
 
 static void keep_unwanted(struct ms_content *content)
@@ -278,7 +278,7 @@ void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes)
 
 static bool was_written(const struct ms_lineage *lineage)
 {
-    return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes > 0;
+    return lineage->deferred_bytes + lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] > 0;
 }
 
 /* True if the allocation has blocks, or can get its first block. */

@@ -48,7 +48,6 @@ static bool sums_are_valid(const struct ms_lineage *lineage, const struct ms_lin
     } rules[] = {
         {"deferred_bytes is the sum of its extents", lineage->deferred_bytes == deferred},
         {"resident_bytes is the sum of its extents", lineage->resident_bytes == kinds[MS_RESIDENT]},
-        {"dead_bytes is the sum of its extents", lineage->dead_bytes == kinds[MS_DEAD]},
         {"cached_bytes is the sum of its extents", lineage->cached_bytes == sums->cached_bytes},
         {"remote_bytes is the sum of its extents", lineage->remote_bytes == sums->remote_bytes},
         {"file_bytes is the sum of its extents", lineage->file_bytes == sums->file_bytes},

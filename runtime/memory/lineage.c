@@ -92,7 +92,7 @@ size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t 
 static unsigned possible(const struct ms_lineage *lineage)
 {
     const size_t present = lineage->resident_bytes + lineage->cached_bytes;
-    const size_t unused = lineage->dead_bytes + lineage->kind_bytes[MS_UNMAPPED];
+    const size_t unused = lineage->kind_bytes[MS_DEAD] + lineage->kind_bytes[MS_UNMAPPED];
     unsigned states = ~0u;
     if (lineage->resident_bytes == lineage->bytes)
         states = MS_OF_KIND(MS_RESIDENT) | MS_PRESENT;
@@ -142,8 +142,6 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
     const size_t change = added ? extent->end - extent->begin : extent->begin - extent->end;
     if (extent->content.kind == MS_RESIDENT)
         lineage->resident_bytes += change;
-    else if (extent->content.kind == MS_DEAD)
-        lineage->dead_bytes += change;
     else if (!ms_content_is_nothing(&extent->content))
         lineage->deferred_bytes += change;
     lineage->kind_bytes[extent->content.kind] += change;

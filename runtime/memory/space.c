@@ -316,7 +316,7 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
 static bool is_deferred(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
-    return lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
+    return lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] < ms_mapped_bytes(lineage);
 }
 
 void ms_space_unclaim(struct ms_allocation *allocation)
