@@ -142,9 +142,3 @@ bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_
 void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes);
 /* How content changes when blocks come and go. */
 ms_content_change ms_carve_make_dead, ms_carve_make_undefined, ms_carve_forget;
-
-/* mappings.c: adds the mapping, or replaces the mapping with the same begin. False if out of
- * memory. */
-bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
-/* Removes the mapping that begins at `begin`. */
-void ms_mappings_drop(struct ms_allocation *allocation, size_t begin);
