@@ -210,7 +210,8 @@ bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t e
     const struct ms_block block = {.begin = begin, .end = end};
     ms_lock_take(&ms_space_lock);
     blocks->all.item_bytes = sizeof(block);
-    const bool is_added = ms_sorted_insert(&blocks->all, ms_blocks_find(blocks, begin), &block, 1);
+    const bool is_added =
+        ms_sorted_insert(&blocks->all, ms_sorted_behind(&blocks->all, begin), &block, 1);
     MS_OWN(allocation)->is_carved |= is_added;
     ms_lock_drop(&ms_space_lock);
     return is_added;
@@ -220,7 +221,7 @@ bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_
 {
     struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_lock_take(&ms_space_lock);
-    const struct ms_position at = ms_blocks_find(blocks, begin);
+    const struct ms_position at = ms_sorted_behind(&blocks->all, begin);
     struct ms_block *block = ms_sorted_item(&blocks->all, at);
     const bool found = block != NULL && block->begin == begin;
     if (found) {
@@ -486,8 +487,7 @@ static void give_up_dead(struct ms_allocation *allocation)
     struct ms_position next = {0, 0};
     for (const struct ms_block *block; at < allocation->bytes;
          at = block != NULL ? block->end : allocation->bytes) {
-        block = ms_sorted_item(&blocks->all, next);
-        next = ms_sorted_next(&blocks->all, next);
+        block = ms_sorted_step(&blocks->all, &next);
         const size_t end = block != NULL ? block->begin : allocation->bytes;
         while (at < end) {
             const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, at);

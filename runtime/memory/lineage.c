@@ -42,8 +42,7 @@ const struct ms_extent *ms_lineage_walk(struct ms_walk *walk)
     if (!walk->has_begun && walk->begin > 0)
         walk->at = ms_sorted_find(extents, walk->begin);
     walk->has_begun = true;
-    const struct ms_extent *extent = ms_sorted_item(extents, walk->at);
-    walk->at = ms_sorted_next(extents, walk->at);
+    const struct ms_extent *extent = ms_sorted_step(extents, &walk->at);
     return extent != NULL && extent->begin < walk->end ? extent : NULL;
 }
 
@@ -197,8 +196,7 @@ static struct replacement find_replacement(const struct ms_lineage *lineage,
     }
     add_piece(&made, wanted);
     struct ms_position at = made.at;
-    for (; (old = ms_sorted_item(extents, at)) != NULL && old->begin <= wanted->end;
-         at = ms_sorted_next(extents, at)) {
+    while ((old = ms_sorted_step(extents, &at)) != NULL && old->begin <= wanted->end) {
         made.removed++;
         if (old->end <= wanted->end)
             continue;

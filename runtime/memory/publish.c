@@ -115,8 +115,7 @@ static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t
     struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     struct ms_position at = ms_sorted_behind(&blocks->all, begin);
     for (struct ms_block *part;
-         (part = ms_sorted_item(&blocks->all, at)) != NULL && part->begin < end;
-         at = ms_sorted_next(&blocks->all, at)) {
+         (part = ms_sorted_step(&blocks->all, &at)) != NULL && part->begin < end;) {
         if (!is_due(allocation, part))
             continue;
         struct ms_state_block block = describe_part(allocation, part->begin, part->end);
@@ -179,8 +178,7 @@ void ms_publish_freed(struct ms_allocation *allocation)
         return;
     struct ms_position at = {0, 0};
     for (struct ms_block *part;
-         (part = ms_sorted_item(&MS_OWN(allocation)->blocks.all, at)) != NULL;
-         at = ms_sorted_next(&MS_OWN(allocation)->blocks.all, at))
+         (part = ms_sorted_step(&MS_OWN(allocation)->blocks.all, &at)) != NULL;)
         ms_state_remove(&part->place);
     if (published->place.is_counted) {
         ms_counter_move(MS_GAUGE_LIVE, -(int64_t)published->live_bytes);

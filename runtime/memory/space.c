@@ -289,7 +289,7 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     if (!MS_OWN(allocation)->is_carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
-    struct ms_position at = ms_blocks_find(blocks, offset < 0 ? 0 : (size_t)offset);
+    struct ms_position at = ms_sorted_behind(&blocks->all, offset < 0 ? 0 : (size_t)offset);
     for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, at)) != NULL &&
                                        (int64_t)block->begin - offset <= BEFORE;
          at = ms_sorted_next(&blocks->all, at)) {
@@ -493,7 +493,7 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
     struct ms_range nothing = {near->begin, near->end};
     if (!MS_OWN(allocation)->is_carved || blocks->strayed || pointer < allocation->address)
         return (struct ms_range){0, 0};
-    const struct ms_position at = ms_blocks_find(blocks, pointer - allocation->address);
+    const struct ms_position at = ms_sorted_behind(&blocks->all, pointer - allocation->address);
     const struct ms_block *next = ms_sorted_item(&blocks->all, at);
     const struct ms_block *before =
         ms_sorted_item(&blocks->all, ms_sorted_previous(&blocks->all, at));
