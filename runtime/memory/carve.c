@@ -41,13 +41,6 @@ static void end_ready(void)
     ms_lock_drop(&ready_lock);
 }
 
-static void count_block(void)
-{
-    begin_ready();
-    ms_ready_count();
-    end_ready();
-}
-
 static bool is_handed_out(const struct ms_ready *one)
 {
     return one->bytes > 0;
@@ -319,8 +312,11 @@ static enum ms_carved carve(struct ms_allocation *allocation, size_t begin, size
 enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const enum ms_carved carved = carve(allocation, begin, end);
-    if (carved == MS_CARVED)
-        count_block();
+    if (carved == MS_CARVED) {
+        begin_ready();
+        ms_ready_count();
+        end_ready();
+    }
     return carved;
 }
 
@@ -465,16 +461,16 @@ static void keep_what_is_lost(struct ms_allocation *allocation, ms_carve_asks *c
     }
 }
 
-/* Makes the first chunk's part of a resident range dead, unless others may use its memory. Returns
- * the end of that part. */
-static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
+/* Makes a resident range dead, but for chunks whose memory others may use. */
+static void give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
-    const struct ms_chunk *chunk = ms_backing_chunk(&MS_OWN(allocation)->backing, begin);
-    const size_t stop = chunk->end < end ? chunk->end : end;
-    if (!chunk->is_pinned)
-        ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
-    return stop;
+    for (size_t stop; begin < end; begin = stop) {
+        const struct ms_chunk *chunk = ms_backing_chunk(&MS_OWN(allocation)->backing, begin);
+        stop = ms_least(chunk->end, end);
+        if (!chunk->is_pinned)
+            ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
+    }
 }
 
 static void give_up_dead(struct ms_allocation *allocation)
@@ -484,17 +480,15 @@ static void give_up_dead(struct ms_allocation *allocation)
     if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead || blocks->strayed)
         return;
     size_t at = 0;
+    struct ms_extent extent;
     struct ms_position next = {0, 0};
     for (const struct ms_block *block; at < allocation->bytes;
          at = block != NULL ? block->end : allocation->bytes) {
         block = ms_sorted_step(&blocks->all, &next);
         const size_t end = block != NULL ? block->begin : allocation->bytes;
-        while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, at);
-            size_t stop = extent.end < end ? extent.end : end;
+        while (ms_lineage_next(&MS_OWN(allocation)->lineage, &at, end, &extent)) {
             if (extent.content.kind == MS_RESIDENT)
-                stop = give_up_resident(allocation, at, stop);
-            at = stop;
+                give_up_resident(allocation, extent.begin, extent.end);
         }
     }
 }
@@ -553,8 +547,8 @@ static size_t trim(struct ms_allocation *allocation)
 static void note_memory(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed, rest = {0};
-    const size_t granule = allocation->granule;
-    struct ms_range range = {begin / granule * granule, (end + granule - 1) / granule * granule};
+    struct ms_range range = {ms_round_down(begin, allocation->granule),
+                             ms_round_up(end, allocation->granule)};
     ms_ranges_sort(trimmed);
     add_gain(allocation, -2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
     ms_ranges_subtract(trimmed, &(struct ms_ranges){.list = &range, .count = 1}, &rest);
