@@ -152,7 +152,6 @@ static void read_header(struct opened *file)
 
 static bool is_held(struct opened *file)
 {
-    static const uint64_t pause_ns = UINT64_C(1000000000);
     struct ms_file_failure failure;
     if (file->kept.file != NULL && (ms_file_state(file->kept.file) != MS_FILE_IS_OPEN ||
                                     !ms_trust_check(file->kept.file, &failure)))
@@ -165,7 +164,7 @@ static bool is_held(struct opened *file)
     struct ms_mapping place = file->place;
     ms_kept_files_set(&file->kept, ms_trust_open(&place, 0));
     if (file->kept.file == NULL) {
-        file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + pause_ns;
+        file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + MS_NS_PER_S;
         return false;
     }
     if (!ms_regular_file_is_same(&file->seen, ms_file_stat(file->kept.file))) {
@@ -375,10 +374,9 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
 {
-    const uint64_t all_bytes = (uint64_t)ms_file_stat(file->kept.file)->st_size;
     if (guesses == 0)
         return true;
-    if (offset > all_bytes || wanted->bytes > all_bytes - offset)
+    if (!has_room(file, offset, wanted->bytes))
         return false;
     guesses--;
     if (!has_bytes(file, wanted, offset))
