@@ -141,15 +141,6 @@ static void let_go_old(void)
     }
 }
 
-static void read_header(struct opened *file)
-{
-    struct ms_file_failure failure;
-    if (!ms_file_begin_use(file->kept.file, &failure))
-        return;
-    ms_tensor_places_read(file->kept.file, &file->header);
-    ms_file_end_use(file->kept.file);
-}
-
 static bool is_held(struct opened *file)
 {
     struct ms_file_failure failure;
@@ -170,7 +161,7 @@ static bool is_held(struct opened *file)
     if (!ms_regular_file_is_same(&file->seen, ms_file_stat(file->kept.file))) {
         memset(step_sums, 0, sizeof(step_sums));
         ms_tensor_places_cleanup(&file->header);
-        read_header(file);
+        ms_tensor_places_read(file->kept.file, &file->header);
         file->seen = *ms_file_stat(file->kept.file);
         file->last = 0;
     }
@@ -184,13 +175,12 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
 {
     unsigned char page[POINT_BYTES];
     struct ms_file_failure failure;
-    if (points == 0 || (file->kept.file == NULL && !is_held(file)) ||
-        !ms_file_begin_use(file->kept.file, &failure))
+    if (points == 0 || (file->kept.file == NULL && !is_held(file)))
         return 0;
     points--;
-    const bool is_read = ms_file_read_now(file->kept.file, offset, page, sizeof(page), &failure);
-    ms_file_end_use(file->kept.file);
-    return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
+    return ms_file_read_now(file->kept.file, offset, page, sizeof(page), &failure)
+               ? ms_checksum(page, sizeof(page)) | 1
+               : 0;
 }
 
 /* False if a sum cannot be read: the bytes may then be of any tensor. */

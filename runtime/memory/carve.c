@@ -270,15 +270,12 @@ void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes)
     MS_OWN(allocation)->leftover_bytes = bytes;
 }
 
-static bool was_written(const struct ms_lineage *lineage)
-{
-    return lineage->deferred_bytes + lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] > 0;
-}
-
-/* True if the allocation has blocks, or can get its first block. */
+/* True if the allocation has blocks, or can get its first block: nobody has written to it. */
 static bool can_carve(struct ms_allocation *allocation)
 {
-    if (!MS_OWN(allocation)->is_carved && was_written(&MS_OWN(allocation)->lineage))
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    if (!MS_OWN(allocation)->is_carved &&
+        lineage->deferred_bytes + lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] > 0)
         MS_OWN(allocation)->uncarvable = true;
     return !MS_OWN(allocation)->uncarvable;
 }
