@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/base/number.h"
+
 /* Longer lines, and files with longer names, count as absent. */
 enum { LINE_BYTES = 1024, NAME_BYTES = 512 };
 
@@ -130,25 +132,20 @@ static const struct version {
      {"memory.stat", "inactive_file "}},
 };
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static uint64_t group_bytes(const char *root, const char *folder, const struct version *version)
 {
     uint64_t limit = UINT64_MAX, number, used, cache = 0;
     for (size_t i = 0; i < 2; i++) {
         const struct number *row = &version->limits[i];
         if (find_number(root, folder, row->file, row->key, &number))
-            limit = least(limit, number);
+            limit = ms_least(limit, number);
     }
     if (limit == UINT64_MAX ||
         !find_number(root, folder, version->used.file, version->used.key, &used))
         return UINT64_MAX;
     find_number(root, folder, version->unused_cache.file, version->unused_cache.key, &cache);
-    used -= least(used, cache);
-    return limit - least(limit, used);
+    used -= ms_least(used, cache);
+    return limit - ms_least(limit, used);
 }
 
 /* Finds the group of this process, from the root of its hierarchy on. */
@@ -201,7 +198,7 @@ static uint64_t path_bytes(const char *root, const struct version *version, char
     uint64_t bytes = group_bytes(root, folder, version);
     while (strlen(folder) > top) {
         *strrchr(folder, '/') = '\0';
-        bytes = least(bytes, group_bytes(root, folder, version));
+        bytes = ms_least(bytes, group_bytes(root, folder, version));
     }
     return bytes;
 }
@@ -216,7 +213,7 @@ static uint64_t version_bytes(const char *root, const struct version *version)
         return bytes;
     while ((line = next_line(&lines)) != NULL) {
         if (find_folder(line, version, group, folder, &top))
-            bytes = least(bytes, path_bytes(root, version, folder, top));
+            bytes = ms_least(bytes, path_bytes(root, version, folder, top));
     }
     close(lines.descriptor);
     return bytes;
@@ -248,7 +245,7 @@ static uint64_t bytes_below(int resource, const char *used)
     if (getrlimit((__rlimit_resource_t)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
         !find_number("", "/proc/self", "status", used, &kib))
         return UINT64_MAX;
-    return limit.rlim_cur - least(limit.rlim_cur, kib << 10);
+    return limit.rlim_cur - ms_least(limit.rlim_cur, kib << 10);
 }
 
 struct ms_headroom ms_headroom_find(enum ms_headroom_kind kind)

@@ -6,12 +6,9 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MOST_LETTERS = 48 };
+#include "runtime/base/number.h"
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
+enum { MOST_LETTERS = 48 };
 
 static bool is_same(char a, char b)
 {
@@ -31,10 +28,10 @@ static size_t distance_of(const char *text, const char *word)
         row[0] = i;
         for (size_t j = 1; j <= letters; j++) {
             const bool is_kept = is_same(text[i - 1], word[j - 1]);
-            row[j] = least(least(above[j], row[j - 1]) + 1, above[j - 1] + !is_kept);
+            row[j] = ms_least(ms_least(above[j], row[j - 1]) + 1, above[j - 1] + !is_kept);
             if (i > 1 && j > 1 && is_same(text[i - 1], word[j - 2]) &&
                 is_same(text[i - 2], word[j - 1]))
-                row[j] = least(row[j], second[j - 2] + 1);
+                row[j] = ms_least(row[j], second[j - 2] + 1);
         }
     }
     return rows[strlen(text) % 3][letters];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/number.h"
 
 /*
  * Each leaf is a page; a single leaf is only as large as it must be. WINDOW neighbouring leaves
@@ -153,11 +154,6 @@ static void remove_leaves(struct ms_sorted *list, size_t index, size_t count)
                 (list->leaf_count - index) * sizeof(struct ms_leaf *));
 }
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Up to WINDOW leaves side by side, if there are as many, and all of their items. */
 struct window {
     size_t first, leaves, items;
@@ -165,8 +161,8 @@ struct window {
 
 static struct window window_around(const struct ms_sorted *list, size_t leaf)
 {
-    struct window window = {.leaves = least(WINDOW, list->leaf_count)};
-    window.first = least(leaf > 0 ? leaf - 1 : 0, list->leaf_count - window.leaves);
+    struct window window = {.leaves = ms_least(WINDOW, list->leaf_count)};
+    window.first = ms_least(leaf > 0 ? leaf - 1 : 0, list->leaf_count - window.leaves);
     for (size_t i = 0; i < window.leaves; i++)
         window.items += leaf_at(list, window.first + i)->count;
     return window;
@@ -270,7 +266,7 @@ static bool make_room(struct ms_sorted *list, struct ms_position *at, size_t mor
         return add_room(list, at, more);
     if (leaf != NULL && needed <= leaf->capacity)
         return true;
-    leaf = resize(list, leaf, least(needed + needed / 4, most));
+    leaf = resize(list, leaf, ms_least(needed + needed / 4, most));
     if (leaf == NULL)
         return false;
     *place_of(list, at->leaf) = leaf;
@@ -298,7 +294,7 @@ static void join(struct ms_sorted *list, size_t leaf)
 {
     struct ms_position nowhere = {0, 0};
     while (list->leaf_count > 1) {
-        const struct window window = window_around(list, least(leaf, list->leaf_count - 1));
+        const struct window window = window_around(list, ms_least(leaf, list->leaf_count - 1));
         nowhere.leaf = window.first;
         if (window.items > (window.leaves - 1) * usual_items(list) ||
             !spread(list, &window, window.leaves - 1, &nowhere))

@@ -17,6 +17,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "runtime/base/range.h"
 
 struct ms_leaf;
 
@@ -43,6 +46,40 @@ void *ms_sorted_item(const struct ms_sorted *list, struct ms_position at);
 /* One item forward, to the end at most; one item back, to the first at most. */
 struct ms_position ms_sorted_next(const struct ms_sorted *list, struct ms_position at);
 struct ms_position ms_sorted_previous(const struct ms_sorted *list, struct ms_position at);
+
+/* The item at *at, which moves one item forward; NULL at the end. */
+static inline void *ms_sorted_step(const struct ms_sorted *list, struct ms_position *at)
+{
+    void *item = ms_sorted_item(list, *at);
+    *at = ms_sorted_next(list, *at);
+    return item;
+}
+
+/* For items that begin with a struct ms_range and do not overlap: the first that ends behind
+ * `offset`, or the end. */
+static inline struct ms_position ms_sorted_behind(const struct ms_sorted *list, uint64_t offset)
+{
+    const struct ms_position at = ms_sorted_find(list, offset);
+    const void *item = ms_sorted_item(list, at);
+    struct ms_range range = {0, UINT64_MAX};
+    if (item != NULL)
+        memcpy(&range, item, sizeof(range));
+    return range.end <= offset ? ms_sorted_next(list, at) : at;
+}
+
+/* For such items: true if they hold all of [begin, end). */
+static inline bool ms_sorted_covers(const struct ms_sorted *list, uint64_t begin, uint64_t end)
+{
+    struct ms_position at = ms_sorted_behind(list, begin);
+    struct ms_range range;
+    for (const void *item; begin < end && (item = ms_sorted_step(list, &at)) != NULL;
+         begin = range.end) {
+        memcpy(&range, item, sizeof(range));
+        if (range.begin > begin)
+            return false;
+    }
+    return begin >= end;
+}
 
 /* The number of items from one position to a later one. */
 size_t ms_sorted_distance(const struct ms_sorted *list, struct ms_position from,

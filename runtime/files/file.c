@@ -215,24 +215,14 @@ struct ms_file *ms_file_find_open(dev_t device, ino_t inode)
 
 /* --- descriptors that are not kept */
 
-/* Returns false if another thread has opened the file meanwhile. */
-static bool publish(struct ms_file *file, int descriptor)
-{
-    ms_lock_take(&ms_files.lock);
-    const bool is_first = file->descriptor < 0;
-    if (is_first)
-        file->descriptor = descriptor;
-    ms_lock_drop(&ms_files.lock);
-    return is_first;
-}
-
 static bool open_again(struct ms_file *file, struct ms_file_failure *failure_out)
 {
     struct stat now;
     const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
     if (descriptor >= 0) {
-        if (!publish(file, descriptor))
-            ms_descriptor_close(descriptor);
+        int none = -1;
+        if (!atomic_compare_exchange_strong(&file->descriptor, &none, descriptor))
+            ms_descriptor_close(descriptor); /* another thread has opened the file meanwhile */
         return true;
     }
     *failure_out =

@@ -102,24 +102,17 @@ static void fill_standard_places(void)
 
 /* --- the thread */
 
-MS_HOLDS(server.lock) static struct request *take_request_locked(void)
-{
-    struct request *request = server.first;
-    if (request == NULL)
-        return NULL;
-    server.first = request->next;
-    if (server.first == NULL)
-        server.last = &server.first;
-    return request;
-}
-
 /*
  * The request is its caller's again, and may be gone, once the lock is released after is_done. The
  * caller waits, and may hold locks that rank below this one. So the call takes only locks that rank
  * above, as if it held this lock.
  */
-MS_HOLDS(server.lock) static void serve_locked(struct request *request)
+MS_HOLDS(server.lock) static void serve_first_locked(void)
 {
+    struct request *request = server.first;
+    server.first = request->next;
+    if (server.first == NULL)
+        server.last = &server.first;
     ms_lock_drop(&server.lock);
     ms_lock_add(&server.lock);
     request->call(request->argument);
@@ -138,9 +131,8 @@ static void *serve(__attribute__((unused)) void *argument)
         fill_standard_places();
     ms_lock_take(&server.lock);
     for (;;) {
-        struct request *request = take_request_locked();
-        if (request != NULL)
-            serve_locked(request);
+        if (server.first != NULL)
+            serve_first_locked();
         else
             pthread_cond_wait(&server.more, &server.lock.mutex);
     }

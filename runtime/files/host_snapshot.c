@@ -7,6 +7,7 @@
 
 #include "runtime/base/headroom.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/number.h"
 #include "runtime/state/counters.h"
 
 static _Atomic uint64_t snapshot_bytes;
@@ -83,17 +84,23 @@ static void destroy_snapshot(struct ms_counted *counted)
     ms_heap_free(snapshot);
 }
 
+/* Advises on the pages, or huge pages, that lie wholly in the memory. */
+static void advise(uintptr_t begin, size_t bytes, size_t page_bytes, int advice)
+{
+    const uintptr_t first = ms_round_up(begin, page_bytes);
+    const uintptr_t last = ms_round_down(begin + bytes, page_bytes);
+    if (first < last)
+        madvise((void *)first, last - first, advice);
+}
+
 /* Leaves the last reference to be dropped, which frees the memory whole. */
 void ms_host_snapshot_forget(struct ms_source *source)
 {
     struct ms_host_snapshot *snapshot = ms_source_snapshot(source);
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)(snapshot + 1);
     if (atomic_load(&source->counted.references) == 1)
         return;
     const size_t bytes = atomic_exchange(&snapshot->bytes, 0);
-    const uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
-    if (first < last)
-        madvise((void *)first, last - first, MADV_DONTNEED);
+    advise((uintptr_t)(snapshot + 1), bytes, (size_t)sysconf(_SC_PAGESIZE), MADV_DONTNEED);
     ms_host_snapshot_count(-(int64_t)bytes, MS_SNAPSHOT_ANY);
 }
 
@@ -102,15 +109,7 @@ void ms_host_snapshot_forget(struct ms_source *source)
  * that time goes into faults. So a large snapshot gets huge pages where the system has them. The
  * next snapshot may get the same memory of the heap.
  */
-static void use_huge_pages(const struct ms_host_snapshot *snapshot)
-{
-    enum { HUGE_PAGE_BYTES = 2 << 20 };
-    const uintptr_t begin = (uintptr_t)ms_host_snapshot_data(snapshot);
-    const uintptr_t first = (begin + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    const uintptr_t last = (begin + snapshot->bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (first < last)
-        madvise((void *)first, last - first, MADV_HUGEPAGE);
-}
+enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 struct ms_host_snapshot *ms_host_snapshot_create(size_t bytes, enum ms_snapshot_limit limit)
 {
@@ -125,7 +124,7 @@ struct ms_host_snapshot *ms_host_snapshot_create(size_t bytes, enum ms_snapshot_
         (struct ms_source){.kind = MS_SOURCE_SNAPSHOT, .may_be_shared = bytes >= LEAST_SHARED};
     ms_counted_init(&snapshot->source.counted, destroy_snapshot);
     snapshot->bytes = bytes;
-    use_huge_pages(snapshot);
+    advise((uintptr_t)(snapshot + 1), bytes, HUGE_PAGE_BYTES, MADV_HUGEPAGE);
     return snapshot;
 }
 

@@ -16,33 +16,20 @@ static struct {
     unsigned idle, waiting;     /* threads without work; and work without a thread */
 } kept = {.lock = MS_LOCK_INIT(kept_threads), .more = PTHREAD_COND_INITIALIZER};
 
-MS_HOLDS(kept.lock) static struct ms_kept_work *take_locked(void)
-{
-    struct ms_kept_work *work = kept.first;
-    if (work != NULL) {
-        kept.first = work->next;
-        kept.waiting--;
-    }
-    return work;
-}
-
-static struct timespec end_of_idleness(void)
-{
-    const uint64_t ns = ms_clock_ns(CLOCK_REALTIME) + MS_KEPT_THREADS_NS;
-    return (struct timespec){.tv_sec = (time_t)(ns / MS_NS_PER_S),
-                             .tv_nsec = (long)(ns % MS_NS_PER_S)};
-}
-
 /* NULL: there was no work for MS_KEPT_THREADS_NS. Setting the clock changes that time, once. */
 static struct ms_kept_work *wait_for_work(void)
 {
-    const struct timespec end = end_of_idleness();
+    const struct timespec end = ms_clock_after(CLOCK_REALTIME, MS_KEPT_THREADS_NS);
     int waited = 0;
     ms_lock_take(&kept.lock);
     kept.idle++;
     while (kept.first == NULL && waited == 0)
         waited = pthread_cond_timedwait(&kept.more, &kept.lock.mutex, &end);
-    struct ms_kept_work *work = take_locked();
+    struct ms_kept_work *work = kept.first;
+    if (work != NULL) {
+        kept.first = work->next;
+        kept.waiting--;
+    }
     kept.idle--;
     ms_lock_drop(&kept.lock);
     return work;

@@ -13,8 +13,6 @@
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_thread.h"
 
-static const uint64_t second_ns = UINT64_C(1000000000);
-
 static uint64_t break_ns; /* lease-break-time; only the file thread uses it. 0: not read yet */
 
 static struct {
@@ -31,7 +29,7 @@ static uint64_t read_break_ns(void)
     const ssize_t got = file >= 0 ? ms_descriptor_read(file, text, sizeof(text) - 1, 0) : 0;
     if (file >= 0)
         ms_descriptor_close(file);
-    return got > 0 ? strtoull(text, NULL, 10) * second_ns : 0;
+    return got > 0 ? strtoull(text, NULL, 10) * MS_NS_PER_S : 0;
 }
 
 static void count(int change)
@@ -50,7 +48,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
     if (break_ns == 0)
         break_ns = read_break_ns();
-    if (!ms_config.leases || break_ns < LEAST_SECONDS * second_ns ||
+    if (!ms_config.leases || break_ns < LEAST_SECONDS * (uint64_t)MS_NS_PER_S ||
         syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
         return;
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
@@ -66,7 +64,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
 static bool was_held(const struct ms_lease *lease, uint64_t now)
 {
     return ms_file_thread_has_own_table() &&
-           now + second_ns < atomic_load(&lease->held_ns) + break_ns;
+           now + MS_NS_PER_S < atomic_load(&lease->held_ns) + break_ns;
 }
 
 static bool is_held(struct ms_lease *lease, int descriptor, uint64_t now)

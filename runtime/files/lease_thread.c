@@ -15,6 +15,7 @@
 
 /* A question of the lease thread to the file thread, and the file that the latter has found. */
 struct wanted {
+    bool (*is_locked)(struct ms_file *file);
     dev_t device;
     ino_t inode;
     bool is_found;
@@ -36,11 +37,12 @@ MS_HOLDS(ms_files.lock) static bool is_broken_locked(struct ms_file *file)
     return ms_lease_is_broken(&file->lease, file->descriptor);
 }
 
-static void find(struct wanted *wanted, bool (*is_locked)(struct ms_file *file))
+static void find(void *argument)
 {
+    struct wanted *wanted = argument;
     ms_lock_take(&ms_files.lock);
     struct ms_file *file = ms_files.first;
-    while (file != NULL && !is_locked(file))
+    while (file != NULL && !wanted->is_locked(file))
         file = file->next;
     wanted->is_found = file != NULL;
     if (file != NULL) {
@@ -50,20 +52,10 @@ static void find(struct wanted *wanted, bool (*is_locked)(struct ms_file *file))
     ms_lock_drop(&ms_files.lock);
 }
 
-static void find_broken(void *wanted)
+static bool find_one(bool (*is_locked)(struct ms_file *file), dev_t *device_out, ino_t *inode_out)
 {
-    find(wanted, is_broken_locked);
-}
-
-static void find_deleted(void *wanted)
-{
-    find(wanted, is_deleted_locked);
-}
-
-static bool find_one(ms_file_call *look, dev_t *device_out, ino_t *inode_out)
-{
-    struct wanted wanted = {.is_found = false};
-    ms_file_thread_call(look, &wanted);
+    struct wanted wanted = {.is_locked = is_locked};
+    ms_file_thread_call(find, &wanted);
     *device_out = wanted.device;
     *inode_out = wanted.inode;
     return wanted.is_found;
@@ -71,7 +63,7 @@ static bool find_one(ms_file_call *look, dev_t *device_out, ino_t *inode_out)
 
 bool ms_lease_thread_find_deleted(dev_t *device_out, ino_t *inode_out)
 {
-    return find_one(find_deleted, device_out, inode_out);
+    return find_one(is_deleted_locked, device_out, inode_out);
 }
 
 /* Gives back the lease of the wanted file, or, with NULL, all leases. */
@@ -133,7 +125,7 @@ static void *serve(__attribute__((unused)) void *argument)
         pause_between_looks();
         if (atomic_load(&ms_kept_files_any))
             ms_file_thread_call(let_go_of_kept, NULL);
-        while (find_one(find_broken, &device, &inode))
+        while (find_one(is_broken_locked, &device, &inode))
             breaker(device, inode);
         while (ms_lease_thread_find_deleted(&device, &inode))
             deleted(device, inode);

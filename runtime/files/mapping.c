@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "runtime/base/number.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_thread.h"
 
@@ -65,7 +66,8 @@ enum query_flags {
     OF_FILES = 0x20,
 };
 
-/* struct procmap_query of <linux/fs.h>, version 1. */
+/* struct procmap_query of <linux/fs.h>, version 1. A line of the list gives the same answers, but
+ * for page_bytes. */
 struct query {
     uint64_t size, flags, address;
     /* Answers from here on; `is` has the first two of query_flags. */
@@ -109,15 +111,6 @@ static enum answer ask(int list, unsigned flags, uintptr_t address, char *name, 
 /* --- the mappings of files, one after the other */
 
 static bool must_read; /* the kernel has not answered a query */
-
-/* A mapping without its path. */
-struct found {
-    uintptr_t begin, end;
-    uint64_t offset;
-    dev_t device;
-    ino_t inode;
-    bool is_shared, is_writable;
-};
 
 struct walk {
     int asked;      /* descriptor for queries */
@@ -193,46 +186,36 @@ static enum answer next_line(struct walk *walk, char **line_out)
 }
 
 /* False if the line is of no wanted mapping. */
-static bool parse_line(struct walk *walk, const char *text, struct found *found_out)
+static bool parse_line(struct walk *walk, const char *text, struct query *found_out)
 {
-    unsigned long begin, end, inode;
-    unsigned long long offset;
-    unsigned major_number, minor_number;
     char permissions[5] = "";
     int path_at = 0;
+    *found_out = (struct query){.size = 0};
     /* The kernel writes no number that is too large. NOLINTNEXTLINE(cert-err34-c) */
-    if (sscanf(text, "%lx-%lx %4s %llx %x:%x %lu %n", &begin, &end, permissions, &offset,
-               &major_number, &minor_number, &inode, &path_at) != 7 ||
-        inode == 0)
+    if (sscanf(text, "%lx-%lx %4s %lx %x:%x %lu %n", &found_out->begin, &found_out->end,
+               permissions, &found_out->offset, &found_out->major_number, &found_out->minor_number,
+               &found_out->inode, &path_at) != 7 ||
+        found_out->inode == 0)
         return false;
-    const bool is_writable = permissions[1] == 'w', is_shared = permissions[3] == 's';
-    *found_out = (struct found){begin, end,       offset,     makedev(major_number, minor_number),
-                                inode, is_shared, is_writable};
+    found_out->is = (permissions[1] == 'w' ? THAT_ARE_WRITABLE : 0u) |
+                    (permissions[3] == 's' ? THAT_ARE_SHARED : 0u);
     walk->path = text + path_at;
-    return is_shared || (walk->flags & THAT_ARE_SHARED) == 0;
+    return permissions[3] == 's' || (walk->flags & THAT_ARE_SHARED) == 0;
 }
 
-static struct found found_by(const struct query *query)
+static dev_t device_of(const struct query *found)
 {
-    return (struct found){query->begin,
-                          query->end,
-                          query->offset,
-                          makedev(query->major_number, query->minor_number),
-                          query->inode,
-                          (query->is & THAT_ARE_SHARED) != 0,
-                          (query->is & THAT_ARE_WRITABLE) != 0};
+    return makedev(found->major_number, found->minor_number);
 }
 
 /* UNKNOWN: the list cannot be read. */
-static enum answer walk_next(struct walk *walk, struct found *found_out)
+static enum answer walk_next(struct walk *walk, struct query *found_out)
 {
-    struct query query;
     enum answer answer = UNKNOWN;
     while (walk->list < 0 &&
-           (answer = ask(walk->asked, walk->flags, walk->at, NULL, 0, &query)) == YES) {
-        walk->at = query.end;
-        *found_out = found_by(&query);
-        if (query.inode != 0)
+           (answer = ask(walk->asked, walk->flags, walk->at, NULL, 0, found_out)) == YES) {
+        walk->at = found_out->end;
+        if (found_out->inode != 0)
             return YES;
     }
     if (walk->list < 0 && answer != NO) {
@@ -249,21 +232,21 @@ static enum answer walk_next(struct walk *walk, struct found *found_out)
 }
 
 /* Sets all members but the path. */
-static void convert(const struct found *found, size_t lines, struct ms_mapping *mapping_out)
+static void convert(const struct query *found, size_t lines, struct ms_mapping *mapping_out)
 {
     mapping_out->begin = found->begin;
     mapping_out->end = found->end;
     mapping_out->file_offset = found->offset;
-    mapping_out->device = found->device;
+    mapping_out->device = device_of(found);
     mapping_out->inode = found->inode;
-    mapping_out->shared = found->is_shared;
+    mapping_out->shared = (found->is & THAT_ARE_SHARED) != 0;
     mapping_out->lines_read = lines;
     mapping_out->is_read = false;
 }
 
 /* Gets the path of the last mapping that was found, by a second query if the kernel has queries. A
  * path that is too long counts as absent. */
-static bool get_path(const struct walk *walk, const struct found *found, char path[MS_PATH_BYTES])
+static bool get_path(const struct walk *walk, const struct query *found, char path[MS_PATH_BYTES])
 {
     struct query named;
     if (walk->list >= 0)
@@ -273,7 +256,7 @@ static bool get_path(const struct walk *walk, const struct found *found, char pa
 }
 
 /* Converts the last mapping that was found, with its path. */
-static void convert_last(const struct walk *walk, const struct found *found,
+static void convert_last(const struct walk *walk, const struct query *found,
                          struct ms_mapping *mapping_out)
 {
     convert(found, walk->lines, mapping_out);
@@ -282,7 +265,7 @@ static void convert_last(const struct walk *walk, const struct found *found,
 }
 
 /* The link of a mapping has the rights of the descriptor that was mapped (proc(5), map_files). */
-static enum answer was_opened_for_writing(const struct found *found)
+static enum answer was_opened_for_writing(const struct query *found)
 {
     char link[96];
     struct stat stat;
@@ -296,15 +279,16 @@ static enum answer was_opened_for_writing(const struct found *found)
 bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out)
 {
     struct walk walk;
-    struct found found;
+    struct query found;
     enum answer answer;
     bool is_stored_to = false;
     *lasts_out = true;
     walk_begin(&walk, OF_FILES | THAT_ARE_SHARED | OR_THE_NEXT, 0);
     while (!is_stored_to && (answer = walk_next(&walk, &found)) == YES) {
-        if (found.inode != inode || found.device != device)
+        if (found.inode != inode || device_of(&found) != device)
             continue;
-        const enum answer writes = found.is_writable ? YES : was_opened_for_writing(&found);
+        const enum answer writes =
+            (found.is & THAT_ARE_WRITABLE) != 0 ? YES : was_opened_for_writing(&found);
         is_stored_to = writes == YES;
         *lasts_out &= writes == NO;
     }
@@ -315,7 +299,7 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out)
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 {
     struct walk walk;
-    struct found found;
+    struct query found;
     struct ms_mapping mapping;
     enum answer answer;
     walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
@@ -330,7 +314,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 }
 
 /* Finds the first mapping that ends behind `begin`: the list ascends. */
-static enum answer find_by_line(uintptr_t begin, struct found *found_out,
+static enum answer find_by_line(uintptr_t begin, struct query *found_out,
                                 struct ms_mapping *mapping_out)
 {
     struct walk walk;
@@ -349,18 +333,15 @@ static enum answer find_by_line(uintptr_t begin, struct found *found_out,
  * behind `begin` to find that there is none. */
 static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 {
-    struct query query;
-    struct found found = {.inode = 0};
+    struct query found;
     const int asked = open_own(&maps);
     enum answer answer =
-        ask(asked, OF_FILES, begin, mapping_out->path, sizeof(mapping_out->path), &query);
+        ask(asked, OF_FILES, begin, mapping_out->path, sizeof(mapping_out->path), &found);
     close_own(&maps, asked);
-    if (answer == YES) {
-        found = found_by(&query);
+    if (answer == YES)
         convert(&found, 0, mapping_out);
-    } else if (answer == UNKNOWN) {
+    else if (answer == UNKNOWN)
         answer = find_by_line(begin, &found, mapping_out);
-    }
     if (answer != YES || found.inode == 0 || found.begin > begin || end > found.end)
         return false;
     mapping_out->file_offset += begin - found.begin;
@@ -390,8 +371,8 @@ static enum answer scan_pages(int descriptor, uintptr_t begin, uintptr_t end)
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     uint64_t place[3]; /* of the first such page */
     struct scan scan = {.size = sizeof(scan),
-                        .begin = begin / page_bytes * page_bytes,
-                        .end = (end + page_bytes - 1) / page_bytes * page_bytes,
+                        .begin = ms_round_down(begin, page_bytes),
+                        .end = ms_round_up(end, page_bytes),
                         .found = (uintptr_t)place,
                         .found_places = 1,
                         .most_pages = 1,
@@ -443,11 +424,9 @@ static enum answer read_pages(int descriptor, uintptr_t begin, uintptr_t end, bo
     uint64_t entries[512];
     const uintptr_t last = (end - 1) / page_bytes;
     for (uintptr_t page = begin / page_bytes; answer == YES && page <= last;) {
-        size_t wanted = last - page + 1;
-        if (wanted > sizeof(entries) / sizeof(entries[0]))
-            wanted = sizeof(entries) / sizeof(entries[0]);
-        const ssize_t got = ms_descriptor_read(descriptor, entries, wanted * sizeof(entries[0]),
-                                               page * sizeof(entries[0]));
+        const size_t wanted = ms_least((last - page + 1) * sizeof(entries[0]), sizeof(entries));
+        const ssize_t got =
+            ms_descriptor_read(descriptor, entries, wanted, page * sizeof(entries[0]));
         if (got < (ssize_t)sizeof(entries[0])) {
             answer = UNKNOWN;
             break;
@@ -510,7 +489,7 @@ static bool map(int descriptor, struct ms_mapping *own_out)
     if (page == -1)
         return false;
     const uintptr_t begin = (uintptr_t)page;
-    const bool is_found = find(begin, begin + 1, own_out);
+    const bool is_found = ms_mapping_find_at(begin, own_out);
     munmap((void *)begin, 1);
     return is_found;
 }
@@ -575,7 +554,7 @@ static bool populate(const void *address, size_t bytes)
 {
     enum { POPULATE_READ = 22 }; /* older headers lack it */
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = (uintptr_t)address / page_bytes * page_bytes;
+    const uintptr_t begin = ms_round_down((uintptr_t)address, page_bytes);
     return syscall(SYS_madvise, begin, (uintptr_t)address + bytes - begin, POPULATE_READ) == 0;
 }
 
@@ -587,8 +566,7 @@ static bool are_resident(uintptr_t begin, uintptr_t end)
     bool are_resident = true;
     for (uintptr_t at = begin / page_bytes * page_bytes, next; at < end && are_resident;
          at = next) {
-        const size_t left = (end - at + page_bytes - 1) / page_bytes;
-        const size_t count = left < sizeof(states) ? left : sizeof(states);
+        const size_t count = ms_least((end - at + page_bytes - 1) / page_bytes, sizeof(states));
         next = at + count * page_bytes;
         are_resident = mincore((void *)at, next - at, states) == 0;
         for (size_t i = 0; i < count && are_resident; i++)

@@ -18,8 +18,8 @@
 struct search {
     pid_t thread;
     int folder; /* the thread's descriptors, as links to files */
-    dev_t device;
-    ino_t inode;
+    const struct stat *file;
+    bool is_found;
 };
 
 /* Reads "flags:" and an octal number from the descriptor's fdinfo. True also if that fails. */
@@ -43,8 +43,8 @@ static bool may_write(const struct search *search, const char *number)
 static bool writes(const struct search *search, const char *number)
 {
     struct stat file;
-    return fstatat(search->folder, number, &file, 0) == 0 && file.st_ino == search->inode &&
-           file.st_dev == search->device && may_write(search, number);
+    return fstatat(search->folder, number, &file, 0) == 0 && file.st_ino == search->file->st_ino &&
+           file.st_dev == search->file->st_dev && may_write(search, number);
 }
 
 static bool any_writes(const struct search *search, const char *entries, long bytes)
@@ -59,50 +59,35 @@ static bool any_writes(const struct search *search, const char *entries, long by
 }
 
 /*
- * True if the thread has the file open for writing, or this is unknown. Checks all descriptors
- * (/proc/self/task/TID/fd, proc(5)), some microseconds for each. Misses descriptors in transit in a
- * socket, or in another table (CLONE_FILES).
+ * Finds whether the thread has the file open for writing, or this is unknown. Checks all
+ * descriptors (/proc/self/task/TID/fd, proc(5)), some microseconds for each. Misses descriptors in
+ * transit in a socket, or in another table (CLONE_FILES).
  */
-static bool is_open_for_writing(pid_t thread, dev_t device, ino_t inode)
+static void look_for_writers(void *argument)
 {
     _Alignas(struct dirent64) char entries[4096];
     char path[64];
-    snprintf(path, sizeof(path), "/proc/self/task/%d/fd", (int)thread);
-    const struct search search = {.thread = thread,
-                                  .folder = ms_descriptor_open(path, O_RDONLY | O_DIRECTORY),
-                                  .device = device,
-                                  .inode = inode};
     long got = -1;
-    bool found = search.folder < 0;
-    while (!found && (got = syscall(SYS_getdents64, search.folder, entries, sizeof(entries))) > 0)
-        found = any_writes(&search, entries, got);
-    if (search.folder >= 0)
-        ms_descriptor_close(search.folder);
-    return found || got < 0;
-}
-
-struct own_writers {
-    pid_t thread;
-    const struct stat *file;
-    bool are_there;
-};
-
-static void look_for_writers(void *argument)
-{
-    struct own_writers *writers = argument;
-    writers->are_there =
-        is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
+    struct search *search = argument;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/fd", (int)search->thread);
+    search->folder = ms_descriptor_open(path, O_RDONLY | O_DIRECTORY);
+    bool found = search->folder < 0;
+    while (!found && (got = syscall(SYS_getdents64, search->folder, entries, sizeof(entries))) > 0)
+        found = any_writes(search, entries, got);
+    if (search->folder >= 0)
+        ms_descriptor_close(search->folder);
+    search->is_found = found || got < 0;
 }
 
 bool ms_own_writers_any(struct ms_file *file)
 {
     if (atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
         return false;
-    struct own_writers writers = {.thread = (pid_t)syscall(SYS_gettid),
-                                  .file = &file->recorded,
-                                  .are_there = true};
-    ms_file_thread_call(look_for_writers, &writers);
-    if (!writers.are_there)
+    struct search search = {.thread = (pid_t)syscall(SYS_gettid),
+                            .file = &file->recorded,
+                            .is_found = true};
+    ms_file_thread_call(look_for_writers, &search);
+    if (!search.is_found)
         atomic_store(&file->is_unwritten, true);
-    return writers.are_there;
+    return search.is_found;
 }

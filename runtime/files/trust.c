@@ -208,13 +208,6 @@ static bool could_be_stored_to(const struct ms_file *file)
     return ms_file_had_writer(file) || ask_for_writers(file->descriptor, &file->system) == WRITER;
 }
 
-static void set_last(const struct ms_file *file, const struct stat *now)
-{
-    ms_lock_take(&ms_files.lock);
-    *file->last = *now;
-    ms_lock_drop(&ms_files.lock);
-}
-
 /* Nobody changed a byte while the lease was held. New times are recorded for the next check. A
  * lease of an overlay does not keep another machine from changing the file of a layer. In the
  * program's table the lease may be another file's: there only the times count. */
@@ -227,7 +220,9 @@ static bool is_held(const struct ms_file *file, const struct stat *now)
         return false;
     if (file->system.is_overlay && !is_unwritten(&file->recorded, now))
         return false;
-    set_last(file, now);
+    ms_lock_take(&ms_files.lock);
+    *file->last = *now;
+    ms_lock_drop(&ms_files.lock);
     return true;
 }
 
@@ -358,29 +353,16 @@ bool ms_trust_is_sure(struct ms_file *file)
 
 /* --- making a file a source */
 
-MS_HOLDS(ms_files.lock) static struct ms_file *find_file_locked(const struct stat *stat)
-{
-    for (struct ms_file *file = ms_files.first; file != NULL; file = file->next) {
-        if (ms_trust_is_unchanged(file->last, stat) &&
-            atomic_load(&file->state) == MS_FILE_IS_OPEN &&
-            ms_counted_try_take(&file->source.counted))
-            return file;
-    }
-    return NULL;
-}
-
 static struct ms_file *find_file(const struct stat *stat)
 {
     ms_lock_take(&ms_files.lock);
-    struct ms_file *file = find_file_locked(stat);
+    struct ms_file *file = ms_files.first;
+    while (file != NULL && (!ms_trust_is_unchanged(file->last, stat) ||
+                            atomic_load(&file->state) != MS_FILE_IS_OPEN ||
+                            !ms_counted_try_take(&file->source.counted)))
+        file = file->next;
     ms_lock_drop(&ms_files.lock);
     return file;
-}
-
-/* A copy-up shows in the change time of the upper file, which is not before it. */
-static bool may_be_copy(const struct ms_file_system *system, const struct stat *stat)
-{
-    return system->is_overlay && stat->st_ctim.tv_sec >= began.tv_sec - 1;
 }
 
 /* Takes the descriptor, also on failure. Only the file thread adds files. */
@@ -396,7 +378,8 @@ static struct ms_file *take_file(int descriptor, const struct ms_mapping *mappin
         ms_trust_wait(descriptor, &stat)) {
         file = find_file(&stat);
         known = file != NULL;
-        system.may_be_copy = may_be_copy(&system, &stat);
+        /* A copy-up shows in the change time of the upper file, which is not before it. */
+        system.may_be_copy = system.is_overlay && stat.st_ctim.tv_sec >= began.tv_sec - 1;
         if (!known && !is_in_use(descriptor, &system, &stat))
             file = ms_file_create(descriptor, &stat, &system, mapping);
         is_new = file != NULL && !known;
@@ -514,15 +497,11 @@ bool ms_trust_is_in_memory(const struct ms_file *file)
     return file->system.is_in_memory;
 }
 
-static bool shows_all(const struct ms_file *file)
-{
-    return !file->system.is_overlay && !file->system.hides_stores;
-}
-
 struct ms_file *ms_trust_look(struct ms_mapping *mapping, const struct stat *then)
 {
     struct ms_file *file = open_file(mapping, 0, false);
-    if (file == NULL || (shows_all(file) && ms_trust_had_times(file, then)))
+    if (file == NULL ||
+        (!file->system.is_overlay && !file->system.hides_stores && ms_trust_had_times(file, then)))
         return file;
     ms_file_drop(file);
     return NULL;

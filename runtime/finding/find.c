@@ -11,6 +11,7 @@
 
 #include "runtime/base/checksum.h"
 #include "runtime/base/log.h"
+#include "runtime/base/number.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file.h"
 #include "runtime/files/file_name.h"
@@ -80,8 +81,7 @@ static size_t count_as_read(const struct ms_file *file, const struct ms_wanted_s
         !ms_mapping_peek((const void *)part.begin, copied, part.bytes) ||
         ms_checksum(copied, part.bytes) != part.checksum)
         return 0;
-    const size_t known = part.begin + part.bytes - address, left = wanted->bytes - done;
-    return known < left ? known : left;
+    return ms_least(part.begin + part.bytes - address, wanted->bytes - done);
 }
 
 static bool has_same_bytes(const struct ms_file *file, const struct ms_wanted_source *wanted)
@@ -97,11 +97,10 @@ static bool has_what_was_read_directly(const struct ms_file *file,
     enum { PAGE_BYTES = 4096, SHARE = 16 };
     size_t room = wanted->bytes / SHARE, now;
     for (size_t done = 0; done < wanted->bytes; done += now) {
-        const size_t left = wanted->bytes - done;
         const uint64_t at = wanted->offset + done;
         if ((now = count_as_read(file, wanted, done)) > 0)
             continue;
-        now = left < PAGE_BYTES ? left : PAGE_BYTES;
+        now = ms_least(wanted->bytes - done, PAGE_BYTES);
         const bool is_cached = ms_page_cache_has(ms_file_descriptor(file), at, at + now);
         if ((!is_cached && now > room) ||
             !ms_file_compare(file, at, (const char *)wanted->address + done, now, MS_COMPARING_ALL))

@@ -36,25 +36,18 @@ static MS_GUARDED_BY(lock) size_t next_place; /* of the file that was tried firs
 /* Keeps the file of each place in the table open, for the copy that is likely to follow. */
 static struct ms_kept_file kept[MAX_HELD];
 
-static bool find_stat(uint32_t number, struct stat *stat_out)
+bool ms_held_files_has(uint32_t number, const struct ms_file *file)
 {
+    struct stat then;
     bool is_found = false;
     ms_lock_take(&lock);
     for (size_t i = 0; i < MAX_HELD && number != 0 && !is_found; i++) {
         is_found = table[i].number == number && table[i].is_trusted;
         if (is_found)
-            *stat_out = table[i].stat;
+            then = table[i].stat;
     }
     ms_lock_drop(&lock);
-    return is_found;
-}
-
-bool ms_held_files_has(uint32_t number, const struct ms_file *file)
-{
-    struct stat then;
-    if (file == NULL || !find_stat(number, &then))
-        return false;
-    return ms_trust_had_times(file, &then);
+    return is_found && file != NULL && ms_trust_had_times(file, &then);
 }
 
 MS_HOLDS(lock) static struct held *find_locked(const struct stat *stat)
@@ -68,17 +61,13 @@ MS_HOLDS(lock) static struct held *find_locked(const struct stat *stat)
     return NULL;
 }
 
-MS_HOLDS(lock) static bool is_held_locked(const struct held *held, const struct stat *stat)
-{
-    return held->is_trusted && ms_trust_is_unchanged(&held->stat, stat);
-}
-
 /* True if the file need not be tried again: *number_out is the earlier answer. */
 static bool is_known(const struct stat *stat, uint32_t *number_out)
 {
     ms_lock_take(&lock);
     const struct held *held = find_locked(stat);
-    const bool is_held = held != NULL && is_held_locked(held, stat);
+    const bool is_held =
+        held != NULL && held->is_trusted && ms_trust_is_unchanged(&held->stat, stat);
     const bool is_refused =
         held != NULL && !is_held && ms_clock_ns(CLOCK_MONOTONIC) < held->next_ns;
     *number_out = is_held ? held->number : 0;
@@ -92,8 +81,7 @@ static bool is_known(const struct stat *stat, uint32_t *number_out)
 MS_HOLDS(lock) static void refuse_locked(struct held *held)
 {
     enum { MAX_DOUBLINGS = 6 };
-    const uint64_t second_ns = UINT64_C(1000000000);
-    held->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + (second_ns << held->refusals);
+    held->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + ((uint64_t)MS_NS_PER_S << held->refusals);
     held->refusals += held->refusals < MAX_DOUBLINGS;
 }
 

@@ -221,7 +221,6 @@ static bool visit_new(uint32_t mapped)
 
 static void look_for_files(void)
 {
-    static const uint64_t least_ns = UINT64_C(1000000000);
     enum { SHARE = 100 }; /* visits take at most 1 / SHARE of the time */
     const uint32_t mapped = atomic_load(&ms_hot.mapped);
     const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
@@ -230,7 +229,7 @@ static void look_for_files(void)
     forget_unmapped();
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
     const uint64_t pause = (now - began) * SHARE;
-    atomic_store(&last_visit.next_ns, now + (pause > least_ns ? pause : least_ns));
+    atomic_store(&last_visit.next_ns, now + (pause > MS_NS_PER_S ? pause : MS_NS_PER_S));
     set_found(mapped);
 }
 

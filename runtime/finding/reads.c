@@ -13,6 +13,7 @@
 
 #include "runtime/base/checksum.h"
 #include "runtime/base/lock.h"
+#include "runtime/base/number.h"
 #include "runtime/driver/flags.h"
 #include "runtime/finding/tensor_places.h"
 
@@ -495,8 +496,7 @@ static bool add_checksums(const unsigned char *address, size_t bytes, uint64_t *
     if (count > MAX_CHECKSUMS)
         return false;
     for (size_t done = 0; done < bytes; done += PART_BYTES) {
-        const size_t left = bytes - done;
-        const uint64_t sum = ms_checksum(address + done, left < PART_BYTES ? left : PART_BYTES);
+        const uint64_t sum = ms_checksum(address + done, ms_least(bytes - done, PART_BYTES));
         atomic_store_explicit(&checksums[at++ % MAX_CHECKSUMS], sum, memory_order_relaxed);
     }
     return true;
@@ -512,8 +512,7 @@ bool ms_reads_find_part(const void *address, struct ms_reads_part *part_out)
     if (atomic_load(&checksum_count) - place > MAX_CHECKSUMS)
         return false;
     part_out->begin = range.read_begin + number * PART_BYTES;
-    const size_t left = range.read_begin + range.read_bytes - part_out->begin;
-    part_out->bytes = left < PART_BYTES ? left : PART_BYTES;
+    part_out->bytes = ms_least(range.read_begin + range.read_bytes - part_out->begin, PART_BYTES);
     part_out->file_offset = range.offset - range.begin + part_out->begin;
     part_out->checksum = READ(checksums[place % MAX_CHECKSUMS]);
     part_out->held = range.held;

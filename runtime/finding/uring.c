@@ -141,18 +141,8 @@ static void let_go_old(void)
     }
 }
 
-static void read_header(struct opened *file)
-{
-    struct ms_file_failure failure;
-    if (!ms_file_begin_use(file->kept.file, &failure))
-        return;
-    ms_tensor_places_read(file->kept.file, &file->header);
-    ms_file_end_use(file->kept.file);
-}
-
 static bool is_held(struct opened *file)
 {
-    static const uint64_t pause_ns = UINT64_C(1000000000);
     struct ms_file_failure failure;
     if (file->kept.file != NULL && (ms_file_state(file->kept.file) != MS_FILE_IS_OPEN ||
                                     !ms_trust_check(file->kept.file, &failure)))
@@ -165,13 +155,13 @@ static bool is_held(struct opened *file)
     struct ms_mapping place = file->place;
     ms_kept_files_set(&file->kept, ms_trust_open(&place, 0));
     if (file->kept.file == NULL) {
-        file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + pause_ns;
+        file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + MS_NS_PER_S;
         return false;
     }
     if (!ms_regular_file_is_same(&file->seen, ms_file_stat(file->kept.file))) {
         memset(step_sums, 0, sizeof(step_sums));
         ms_tensor_places_cleanup(&file->header);
-        read_header(file);
+        ms_tensor_places_read(file->kept.file, &file->header);
         file->seen = *ms_file_stat(file->kept.file);
         file->last = 0;
     }
@@ -185,13 +175,12 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
 {
     unsigned char page[POINT_BYTES];
     struct ms_file_failure failure;
-    if (points == 0 || (file->kept.file == NULL && !is_held(file)) ||
-        !ms_file_begin_use(file->kept.file, &failure))
+    if (points == 0 || (file->kept.file == NULL && !is_held(file)))
         return 0;
     points--;
-    const bool is_read = ms_file_read_now(file->kept.file, offset, page, sizeof(page), &failure);
-    ms_file_end_use(file->kept.file);
-    return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
+    return ms_file_read_now(file->kept.file, offset, page, sizeof(page), &failure)
+               ? ms_checksum(page, sizeof(page)) | 1
+               : 0;
 }
 
 /* False if a sum cannot be read: the bytes may then be of any tensor. */
@@ -375,10 +364,9 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
 {
-    const uint64_t all_bytes = (uint64_t)ms_file_stat(file->kept.file)->st_size;
     if (guesses == 0)
         return true;
-    if (offset > all_bytes || wanted->bytes > all_bytes - offset)
+    if (!has_room(file, offset, wanted->bytes))
         return false;
     guesses--;
     if (!has_bytes(file, wanted, offset))

@@ -7,8 +7,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
+#include "runtime/base/number.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/direct.h"
 #include "runtime/files/file.h"
@@ -62,42 +64,27 @@ struct ms_reader {
     bool is_over;  /* no more reads */
 };
 
-static uint64_t block_down(uint64_t offset)
-{
-    return offset & ~(uint64_t)(BLOCK - 1);
-}
-
-static uint64_t block_up(uint64_t offset)
-{
-    return block_down(offset + BLOCK - 1);
-}
-
 /* --- the place of a range */
-
-static size_t place_small(size_t bytes, size_t slot_bytes, size_t *used, size_t *place_out)
-{
-    if (slot_bytes - *used < bytes)
-        return 0;
-    *place_out = *used;
-    *used += bytes;
-    return bytes;
-}
 
 /* Gives a large range blocks of its own. Bytes have the same offset in a block as in the file. */
 size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t *used,
                        size_t *place_out)
 {
-    if (bytes < LARGE_BYTES)
-        return place_small(bytes, slot_bytes, used, place_out);
-    const size_t head = (size_t)(offset - block_down(offset));
-    const size_t begin = (size_t)block_up(*used);
+    if (bytes < LARGE_BYTES) {
+        if (slot_bytes - *used < bytes)
+            return 0;
+        *place_out = *used;
+        *used += bytes;
+        return bytes;
+    }
+    const size_t head = offset % BLOCK;
+    const size_t begin = (size_t)ms_round_up(*used, BLOCK);
     const size_t gaps = begin < slot_bytes ? slot_bytes - begin : 0;
     if (*used > 0 && gaps < 2 * (size_t)LARGE_BYTES)
         return 0;
-    if (bytes > gaps - head)
-        bytes = gaps - head;
+    bytes = ms_least(bytes, gaps - head);
     *place_out = begin + head;
-    *used = (size_t)block_up(begin + head + bytes);
+    *used = (size_t)ms_round_up(begin + head + bytes, BLOCK);
     return bytes;
 }
 
@@ -130,9 +117,9 @@ static uint64_t read_direct(struct ms_reader *reader, struct direct_file *direct
                             uint64_t end, unsigned char *to)
 {
     const int descriptor = get_direct(reader, direct);
-    const uint64_t stop = block_up(end);
-    to -= begin - block_down(begin);
-    uint64_t at = block_down(begin);
+    const uint64_t stop = ms_round_up(end, BLOCK);
+    to -= begin - ms_round_down(begin, BLOCK);
+    uint64_t at = ms_round_down(begin, BLOCK);
     while (descriptor >= 0 && at < end) {
         const ssize_t got = ms_file_read_by(direct->file, descriptor, to, (size_t)(stop - at), at);
         if (got < 0 && errno == EINTR)
@@ -404,16 +391,6 @@ struct ms_reader *ms_reader_create(const struct ms_reading *reading)
     return reader;
 }
 
-static struct timespec time_after(uint64_t wait_ns)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    const uint64_t ns = (uint64_t)time.tv_nsec + wait_ns;
-    time.tv_sec += (time_t)(ns / 1000000000);
-    time.tv_nsec = (long)(ns % 1000000000);
-    return time;
-}
-
 static void read_here(void *argument)
 {
     struct ms_reader *reader = argument;
@@ -446,7 +423,7 @@ static void check_mappings(void *argument)
 
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out)
 {
-    const struct timespec deadline = time_after(wait_ns);
+    const struct timespec deadline = ms_clock_after(CLOCK_MONOTONIC, wait_ns);
     CUresult result;
     int waited = 0;
     if (reader->thread_count == 0 && reader->done_count == 0)

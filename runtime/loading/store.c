@@ -15,6 +15,7 @@
 
 #include "runtime/base/headroom.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/number.h"
 #include "runtime/base/quiet.h"
 #include "runtime/config/config.h"
 #include "runtime/files/host_snapshot.h"
@@ -40,7 +41,7 @@ static size_t page_bytes(void)
 
 static size_t whole_pages(size_t bytes)
 {
-    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+    return ms_round_up(bytes, page_bytes());
 }
 
 static void destroy_store(struct ms_counted *counted)
@@ -117,7 +118,7 @@ static bool is_there(struct ms_store *store, size_t count, struct ms_fault *faul
     if (headroom.bytes < UINT64_MAX - store->used)
         headroom.bytes += store->used; /* this store has taken it already */
     bound_by(store, headroom);
-    store->known = store->used + count + (part < ASK_BYTES ? part : ASK_BYTES);
+    store->known = store->used + count + ms_least(part, ASK_BYTES);
     return store->used + count <= store->limit || refuse(store, fault);
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/base/number.h"
 #include "runtime/config/config.h"
 #include "runtime/files/kept_threads.h"
 #include "runtime/files/sums.h"
@@ -20,14 +21,12 @@
 #include "runtime/loading/reader.h"
 #include "runtime/state/counters.h"
 
-#define SECOND_NS UINT64_C(1000000000)
-
 static const size_t min_slot_bytes = (size_t)256 << 10;
 /* Larger slots are not read faster, but leave the caches before they are copied. */
 static const size_t max_slot_bytes = (size_t)2 << 20;
 /* Less than this is read before another thread runs. */
 static const size_t min_thread_bytes = (size_t)512 << 10;
-static const uint64_t report_ns = 2 * SECOND_NS;
+static const uint64_t report_ns = UINT64_C(2) * MS_NS_PER_S;
 
 static _Atomic bool is_cancelled;
 static const _Atomic bool is_never; /* for the program's threads, which are never cancelled */
@@ -189,10 +188,8 @@ static void add_copy(struct maker *maker, size_t batch, const struct slot_copy *
 static struct slot_copy cut(const struct ms_read_request *request,
                             const struct ms_file_range *range)
 {
-    const uint64_t request_end = request->offset + request->bytes;
-    const uint64_t range_end = range->offset + range->bytes;
     const uint64_t begin = request->offset > range->offset ? request->offset : range->offset;
-    const uint64_t end = request_end < range_end ? request_end : range_end;
+    const uint64_t end = ms_least(request->offset + request->bytes, range->offset + range->bytes);
     return (struct slot_copy){.place = range->place + (size_t)(begin - range->offset),
                               .bytes = (size_t)(end - begin),
                               .address = request->address + (begin - request->offset)};
@@ -339,7 +336,7 @@ static void report(struct transfer *transfer)
     if (now - transfer->reported_ns < report_ns)
         return;
     transfer->reported_ns = now;
-    const double seconds = (double)(now - transfer->began_ns) / (double)SECOND_NS;
+    const double seconds = (double)(now - transfer->began_ns) / (double)MS_NS_PER_S;
     ms_log(MS_INFO, "filling device memory from files: %zu of %zu bytes, %.2f GiB/s",
            transfer->bytes_done, transfer->schedule.wanted_bytes,
            (double)transfer->bytes_done / (double)(1 << 30) / seconds);
@@ -347,22 +344,12 @@ static void report(struct transfer *transfer)
 
 /* --- staging */
 
-static size_t sum_bytes(const struct ms_read_request *requests, size_t count)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        bytes += requests[i].bytes;
-    return bytes;
-}
-
 /* More threads than cores would take turns, and the slots that they fill would leave the caches. */
 static unsigned choose_threads(size_t bytes)
 {
-    uint64_t count = bytes / min_thread_bytes;
-    if (count > ms_config.read_threads)
-        count = ms_config.read_threads;
-    if (count > 1 && count > ms_kept_threads_cores())
-        count = ms_kept_threads_cores();
+    uint64_t count = ms_least(bytes / min_thread_bytes, ms_config.read_threads);
+    if (count > 1)
+        count = ms_least(count, ms_kept_threads_cores());
     return count > 1 ? (unsigned)count : 0;
 }
 
@@ -371,24 +358,16 @@ static unsigned choose_threads(size_t bytes)
 static size_t choose_staging_bytes(void)
 {
     const size_t enough = (2 * (size_t)choose_threads(SIZE_MAX) + 2) * max_slot_bytes;
-    const size_t bytes = (size_t)ms_config.staging_bytes / min_slot_bytes * min_slot_bytes;
-    if (bytes < min_slot_bytes)
-        return min_slot_bytes;
-    return bytes < enough ? bytes : enough;
+    const size_t bytes = ms_round_down(ms_config.staging_bytes, min_slot_bytes);
+    return bytes < min_slot_bytes ? min_slot_bytes : ms_least(bytes, enough);
 }
 
 /* Makes several slots, so that there is always one to read into and one to copy from. */
 static size_t choose_slot_bytes(size_t bytes)
 {
-    const size_t limit = choose_staging_bytes() / 6;
-    size_t slot = bytes / 8;
-    if (slot > limit)
-        slot = limit;
-    if (slot > max_slot_bytes)
-        slot = max_slot_bytes;
-    if (slot < min_slot_bytes)
-        slot = min_slot_bytes;
-    return slot / min_slot_bytes * min_slot_bytes;
+    const size_t most = ms_least(choose_staging_bytes() / 6, max_slot_bytes);
+    const size_t slot = ms_round_down(ms_least(bytes / 8, most), min_slot_bytes);
+    return slot > 0 ? slot : min_slot_bytes;
 }
 
 /* No events are needed where each batch has a slot of its own: nobody waits for a slot. */
@@ -416,9 +395,8 @@ static CUresult take_staging(struct transfer *transfer, CUcontext context)
                                                 choose_staging_bytes(), &transfer->staging);
     if (result != CUDA_SUCCESS)
         return result;
-    transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;
-    if (transfer->slot_count > transfer->schedule.batch_count)
-        transfer->slot_count = transfer->schedule.batch_count;
+    transfer->slot_count =
+        ms_least(transfer->staging.bytes / transfer->slot_bytes, transfer->schedule.batch_count);
     return make_events(transfer);
 }
 
@@ -547,7 +525,8 @@ static CUresult move_batches(struct transfer *transfer)
         if (result != CUDA_SUCCESS)
             break;
         struct ms_read_done done;
-        const uint64_t wait_ns = transfer->queued_count > 0 ? SECOND_NS / 10000 : SECOND_NS / 20;
+        const uint64_t wait_ns =
+            transfer->queued_count > 0 ? MS_NS_PER_S / 10000 : MS_NS_PER_S / 20;
         result = wait_for_slot(transfer);
         if (result != CUDA_SUCCESS)
             break;
@@ -579,10 +558,13 @@ static CUresult carry_out(struct transfer *transfer, CUcontext context)
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-static size_t drop_empty(struct ms_read_request *requests, size_t count)
+/* Returns how many requests are left, and their bytes. */
+static size_t drop_empty(struct ms_read_request *requests, size_t count, size_t *bytes_out)
 {
     size_t kept = 0;
+    *bytes_out = 0;
     for (size_t i = 0; i < count; i++) {
+        *bytes_out += requests[i].bytes;
         if (requests[i].bytes > 0)
             requests[kept++] = requests[i];
     }
@@ -594,12 +576,13 @@ static CUresult transfer_runs(struct ms_read_request *requests, size_t count, CU
 {
     if (atomic_load(cancel_flag()))
         return CUDA_ERROR_DEINITIALIZED;
-    count = drop_empty(requests, count);
+    size_t bytes;
+    count = drop_empty(requests, count, &bytes);
     if (count == 0)
         return CUDA_SUCCESS;
     struct transfer transfer = {.stream = stream, .began_ns = ms_clock_ns(CLOCK_MONOTONIC)};
     transfer.reported_ns = transfer.began_ns;
-    transfer.slot_bytes = choose_slot_bytes(sum_bytes(requests, count));
+    transfer.slot_bytes = choose_slot_bytes(bytes);
     if (!make_schedule(&transfer.schedule, requests, count, transfer.slot_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = carry_out(&transfer, context);

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/number.h"
 #include "runtime/driver/device_memory.h"
 #include "runtime/memory/far_address.h"
 #include "runtime/memory/space.h"
@@ -27,11 +28,6 @@ static struct area {
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
 
-static uint64_t round_up(uint64_t value, uint64_t unit)
-{
-    return (value + unit - 1) / unit * unit;
-}
-
 /* The end of the shim's reservation, guards included, that meets [at, at + bytes), or 0. */
 static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
 {
@@ -39,7 +35,7 @@ static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
     for (uint64_t from = at - 2 * granule;
          ms_space_first_behind(from, &facts) && facts.address - granule < at + bytes;
          from = facts.address + facts.bytes) {
-        const uint64_t behind = round_up(facts.address + facts.bytes, granule) + granule;
+        const uint64_t behind = ms_round_up(facts.address + facts.bytes, granule) + granule;
         if (behind > at)
             return behind;
     }
@@ -54,7 +50,8 @@ static uint64_t choose(struct area *area, size_t bytes, size_t granule)
         return 0;
     const uint64_t unit = granule > MS_AREA_BYTES ? granule : MS_AREA_BYTES;
     for (int i = 0; i < MOST_STEPS; i++) {
-        const uint64_t at = round_up(atomic_fetch_add(&area->next, round_up(bytes, unit)), unit);
+        const uint64_t at =
+            ms_round_up(atomic_fetch_add(&area->next, ms_round_up(bytes, unit)), unit);
         if (at < area->first || at > area->end - bytes) {
             atomic_store(&area->next, area->first);
             continue;
@@ -109,7 +106,7 @@ CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice devic
         return result;
     if (bytes > SIZE_MAX - 3 * granule - MS_AREA_BYTES)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const size_t rounded = (bytes + granule - 1) / granule * granule;
+    const size_t rounded = ms_round_up(bytes, granule);
     CUdeviceptr address;
     result = ms_addresses_reserve(&address, ms_backing_reserved(rounded, granule), granule, false);
     if (result != CUDA_SUCCESS)

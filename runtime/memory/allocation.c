@@ -20,8 +20,10 @@ static struct ms_allocation *make(struct ms_backing *backing, const struct ms_pr
     const struct ms_content content = {.kind = kind};
     struct ms_inside *inside = ms_heap_zalloc(sizeof(*inside));
     struct ms_allocation *allocation = (struct ms_allocation *)inside;
-    if (inside == NULL)
-        goto err_backing;
+    if (inside == NULL) {
+        ms_backing_release(backing);
+        return NULL;
+    }
     *allocation = (struct ms_allocation){.address = backing->address,
                                          .bytes = bytes,
                                          .context = promise->context,
@@ -34,29 +36,18 @@ static struct ms_allocation *make(struct ms_backing *backing, const struct ms_pr
                                          .is_transient = promise->is_transient};
     MS_OWN(allocation)->backing = *backing;
     MS_OWN(allocation)->backing.is_pooled = pool != NULL;
-    if (!ms_lineage_init(&MS_OWN(allocation)->lineage, bytes))
-        goto err_free;
-    if (!ms_lineage_set(&MS_OWN(allocation)->lineage, 0, bytes, &content))
-        goto err_lineage;
-    MS_OWN(allocation)->lineage.changed_end = bytes;
-    ms_publish_allocation(allocation);
-    if (pool != NULL)
-        ms_pool_count(pool, (int64_t)ms_pooled_bytes(allocation));
-    allocation->pool = pool;
-    if (!ms_space_add(allocation))
-        goto err_noted;
-    return allocation;
-
-err_noted:
-    ms_publish_freed(allocation);
-    if (pool != NULL)
-        ms_pool_count(pool, -(int64_t)ms_pooled_bytes(allocation));
-err_lineage:
-    ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
-err_free:
-    ms_heap_free(inside);
-err_backing:
-    ms_backing_release(backing);
+    if (ms_lineage_init(&MS_OWN(allocation)->lineage, bytes) &&
+        ms_lineage_set(&MS_OWN(allocation)->lineage, 0, bytes, &content)) {
+        MS_OWN(allocation)->lineage.changed_end = bytes;
+        ms_publish_allocation(allocation);
+        if (pool != NULL)
+            ms_pool_count(pool, (int64_t)ms_pooled_bytes(allocation));
+        allocation->pool = pool;
+        if (ms_space_add(allocation))
+            return allocation;
+        ms_publish_freed(allocation);
+    }
+    ms_allocation_destroy(allocation);
     return NULL;
 }
 

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/number.h"
 #include "runtime/base/range.h"
 #include "runtime/driver/driver.h"
 #include "runtime/driver/pool.h"
@@ -64,10 +65,8 @@ struct ms_allocation {
 static inline struct ms_range ms_allocation_granules(const struct ms_allocation *allocation,
                                                      size_t begin, size_t end)
 {
-    const size_t granule = allocation->granule;
-    const size_t last = (end + granule - 1) / granule * granule;
-    return (struct ms_range){begin / granule * granule,
-                             last < allocation->bytes ? last : allocation->bytes};
+    return (struct ms_range){ms_round_down(begin, allocation->granule),
+                             ms_least(ms_round_up(end, allocation->granule), allocation->bytes)};
 }
 
 /* A range of a claimed allocation: a block, which may have been returned meanwhile, or two blocks

@@ -155,8 +155,7 @@ void ms_backing_release(struct ms_backing *backing)
     const struct ms_chunk *chunk;
     while (backing->sinks != NULL)
         end_mapping(backing, &backing->sinks);
-    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
-         at = ms_sorted_next(&backing->chunks, at))
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_step(&backing->chunks, &at)) != NULL;)
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     if (!backing->is_programs)
         free_addresses(backing->address - backing->granule,
@@ -197,31 +196,17 @@ static CUresult map_handle(const struct ms_backing *backing, CUmemGenericAllocat
     return result;
 }
 
-static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chunk *chunk)
-{
-    const CUdeviceptr address = backing->address + chunk->begin;
-    const size_t bytes = chunk->end - chunk->begin;
-    const CUmemAllocationProp prop = ms_device_memory_properties(backing->device);
-    CUmemGenericAllocationHandle handle;
-    CUresult result = ms_driver.mem_create(&handle, bytes, &prop, 0);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = map_handle(backing, handle, address, bytes);
-    release(handle);
-    return result;
-}
-
 /* Nothing is backed in the chunk's range yet. False: out of memory for the record. */
 static bool record_chunk(struct ms_backing *backing, struct ms_chunk chunk)
 {
-    const struct ms_position at = ms_backing_chunk_behind(backing, chunk.begin);
+    const struct ms_position at = ms_sorted_behind(&backing->chunks, chunk.begin);
     backing->chunks.item_bytes = sizeof(chunk);
     return ms_sorted_insert(&backing->chunks, at, &chunk, 1);
 }
 
 static void forget_chunk(struct ms_backing *backing, struct ms_chunk chunk)
 {
-    ms_sorted_remove(&backing->chunks, ms_backing_chunk_behind(backing, chunk.begin), 1);
+    ms_sorted_remove(&backing->chunks, ms_sorted_behind(&backing->chunks, chunk.begin), 1);
 }
 
 static void count_chunk(struct ms_backing *backing, struct ms_chunk chunk, int64_t sign)
@@ -241,10 +226,27 @@ static CUresult end_record(struct ms_backing *backing, struct ms_chunk chunk, CU
     return mapped;
 }
 
-static CUresult add_chunk(struct ms_backing *backing, struct ms_chunk chunk)
+/* Nothing is backed in the piece's range from `begin` on yet. */
+static CUresult put_piece(struct ms_backing *backing, size_t begin, const struct ms_piece *piece)
 {
-    return record_chunk(backing, chunk) ? end_record(backing, chunk, map_chunk(backing, &chunk))
-                                        : CUDA_ERROR_OUT_OF_MEMORY;
+    const struct ms_chunk chunk = {.begin = begin + piece->begin, .end = begin + piece->end};
+    if (!record_chunk(backing, chunk))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return end_record(backing, chunk,
+                      map_handle(backing, piece->handle, backing->address + chunk.begin,
+                                 chunk.end - chunk.begin));
+}
+
+static CUresult add_chunk(struct ms_backing *backing, size_t begin, size_t end)
+{
+    const CUmemAllocationProp prop = ms_device_memory_properties(backing->device);
+    struct ms_piece piece = {.begin = begin, .end = end};
+    CUresult result = ms_driver.mem_create(&piece.handle, end - begin, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = put_piece(backing, 0, &piece);
+    release(piece.handle);
+    return result;
 }
 
 /* The end of the mapping at offset, or `end` if that comes first. Returns offset if the program has
@@ -259,21 +261,27 @@ static size_t end_of_mapping(const struct ms_backing *backing, size_t offset, si
     return mapping->end < end ? mapping->end : end;
 }
 
+/* The first range without memory in [at, stop). False when all is backed. */
+static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, size_t *begin_out,
+                     size_t *end_out)
+{
+    struct ms_position next = ms_sorted_behind(&backing->chunks, at);
+    const struct ms_chunk *chunk;
+    while ((chunk = ms_sorted_step(&backing->chunks, &next)) != NULL && chunk->begin <= at)
+        at = chunk->end;
+    *begin_out = at;
+    *end_out = chunk != NULL && chunk->begin < stop ? chunk->begin : stop;
+    return at < stop;
+}
+
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 {
-    size_t at = begin / backing->granule * backing->granule;
-    const size_t stop = (end + backing->granule - 1) / backing->granule * backing->granule;
+    size_t at = ms_round_down(begin, backing->granule);
+    const size_t stop = ms_round_up(end, backing->granule);
     CUresult result = ms_backing_sink_wait(backing, at, stop);
-    while (result == CUDA_SUCCESS && at < stop) {
-        const struct ms_chunk *next = ms_backing_chunk(backing, at);
-        if (next != NULL && next->begin <= at) {
-            at = next->end;
-            continue;
-        }
-        const size_t gap_end = next == NULL || next->begin > stop ? stop : next->begin;
-        const struct ms_chunk chunk = {.begin = at, .end = end_of_mapping(backing, at, gap_end)};
-        result = chunk.begin < chunk.end ? add_chunk(backing, chunk) : CUDA_ERROR_INVALID_VALUE;
-        at = chunk.end;
+    while (result == CUDA_SUCCESS && next_gap(backing, at, stop, &begin, &end)) {
+        at = end_of_mapping(backing, begin, end);
+        result = begin < at ? add_chunk(backing, begin, at) : CUDA_ERROR_INVALID_VALUE;
     }
     return result;
 }
@@ -360,15 +368,14 @@ void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device)
 CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
                                 struct ms_pieces *pieces_out)
 {
-    struct ms_position at = ms_backing_chunk_behind(backing, begin);
+    struct ms_position at = ms_sorted_behind(&backing->chunks, begin);
     const size_t most =
-        ms_sorted_distance(&backing->chunks, at, ms_backing_chunk_behind(backing, end));
+        ms_sorted_distance(&backing->chunks, at, ms_sorted_behind(&backing->chunks, end));
     struct ms_pieces taken = {ms_heap_alloc((most + 1) * sizeof(*taken.all)), 0};
     CUresult result = taken.all != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    for (const struct ms_chunk *chunk;
-         result == CUDA_SUCCESS && (chunk = ms_sorted_item(&backing->chunks, at)) != NULL &&
-         chunk->begin < end;
-         at = ms_sorted_next(&backing->chunks, at)) {
+    for (const struct ms_chunk *chunk; result == CUDA_SUCCESS &&
+                                       (chunk = ms_sorted_step(&backing->chunks, &at)) != NULL &&
+                                       chunk->begin < end;) {
         struct ms_piece *piece = &taken.all[taken.count];
         *piece = (struct ms_piece){.begin = chunk->begin - begin, .end = chunk->end - begin};
         result = ms_driver.mem_retain(&piece->handle,
@@ -381,16 +388,6 @@ CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, 
     else
         ms_backing_end_pieces(&taken, backing->device);
     return result;
-}
-
-static CUresult put_piece(struct ms_backing *backing, size_t begin, const struct ms_piece *piece)
-{
-    const struct ms_chunk chunk = {.begin = begin + piece->begin, .end = begin + piece->end};
-    if (!record_chunk(backing, chunk))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return end_record(backing, chunk,
-                      map_handle(backing, piece->handle, backing->address + chunk.begin,
-                                 chunk.end - chunk.begin));
 }
 
 CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin, struct ms_pieces *pieces,
@@ -575,35 +572,6 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
     return CUDA_SUCCESS;
 }
 
-/* The first range without memory in [at, stop). False when all is backed. */
-static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, size_t *begin_out,
-                     size_t *end_out)
-{
-    size_t end = stop;
-    struct ms_position next = ms_backing_chunk_behind(backing, at);
-    for (const struct ms_chunk *chunk; (chunk = ms_sorted_item(&backing->chunks, next)) != NULL;
-         next = ms_sorted_next(&backing->chunks, next)) {
-        if (at < chunk->begin) {
-            end = chunk->begin;
-            break;
-        }
-        at = chunk->end;
-    }
-    *begin_out = at;
-    *end_out = end < stop ? end : stop;
-    return at < stop;
-}
-
-static size_t round_down(const struct ms_backing *backing, size_t offset)
-{
-    return offset / backing->granule * backing->granule;
-}
-
-static size_t round_up(const struct ms_backing *backing, size_t offset)
-{
-    return round_down(backing, offset + backing->granule - 1);
-}
-
 /* Unmaps the sink from every gap between the chunks. */
 static void unmap_sink_granules(const struct ms_backing *backing, size_t from, size_t stop)
 {
@@ -632,8 +600,8 @@ static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllo
 
 CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t end)
 {
-    const size_t from = round_down(backing, begin);
-    const size_t stop = round_up(backing, end);
+    const size_t from = ms_round_down(begin, backing->granule);
+    const size_t stop = ms_round_up(end, backing->granule);
     CUmemGenericAllocationHandle sink;
     size_t gap, gap_end;
     CUresult result = ms_backing_sink_wait(backing, from, stop);
@@ -651,78 +619,42 @@ CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t en
     return result;
 }
 
-static struct ms_sink_mapping *create_mapping(const struct ms_backing *backing,
-                                              const struct ms_range *ranges, size_t count,
-                                              CUcontext context)
+CUresult ms_backing_lend(struct ms_backing *backing, const CUmemGenericAllocationHandle *handles,
+                         const struct ms_range *ranges, size_t count, CUcontext context,
+                         struct ms_sink_mapping **lent_out)
 {
+    const bool is_sink = handles == NULL;
+    CUmemGenericAllocationHandle sink = 0;
     struct ms_sink_mapping *mapping = ms_heap_alloc(sizeof(*mapping) + count * sizeof(*ranges));
     if (mapping == NULL)
-        return NULL;
-    *mapping = (struct ms_sink_mapping){.next = backing->sinks, .context = context, .count = count};
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *mapping =
+        (struct ms_sink_mapping){.next = backing->sinks, .context = context, .is_lent = !is_sink};
     memcpy(mapping->ranges, ranges, count * sizeof(*ranges));
-    return mapping;
-}
-
-static CUresult lend_sink(struct ms_backing *backing, const struct ms_range *ranges, size_t count,
-                          CUcontext context, struct ms_sink_mapping **sink_out)
-{
-    CUmemGenericAllocationHandle sink;
-    struct ms_sink_mapping *mapping = create_mapping(backing, ranges, count, context);
-    if (mapping == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    use_sink(backing->device);
-    CUresult result = get_sink(backing, &sink);
-    size_t done = 0;
-    while (done < count && result == CUDA_SUCCESS) {
-        result = sink_granules(backing, sink, ranges[done].begin, ranges[done].end);
-        done += result == CUDA_SUCCESS;
-    }
-    put_sink(backing->device);
-    if (result == CUDA_SUCCESS) {
-        *sink_out = backing->sinks = mapping;
-        return CUDA_SUCCESS;
-    }
-    while (done > 0)
-        unmap_granules(backing, ranges[--done]);
-    ms_heap_free(mapping);
-    return result;
-}
-
-static CUresult lend_memory(struct ms_backing *backing, const CUmemGenericAllocationHandle *handles,
-                            const struct ms_range *ranges, size_t count, CUcontext context,
-                            struct ms_sink_mapping **sink_out)
-{
-    struct ms_sink_mapping *mapping = create_mapping(backing, ranges, count, context);
-    if (mapping == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CUDA_SUCCESS;
-    mapping->is_lent = true;
-    mapping->count = 0;
+    if (is_sink)
+        use_sink(backing->device);
+    CUresult result = is_sink ? get_sink(backing, &sink) : CUDA_SUCCESS;
     while (mapping->count < count && result == CUDA_SUCCESS) {
         const struct ms_range range = ranges[mapping->count];
-        result = map_handle(backing, handles[mapping->count], backing->address + range.begin,
-                            range.end - range.begin);
+        result = is_sink ? sink_granules(backing, sink, range.begin, range.end)
+                         : map_handle(backing, handles[mapping->count],
+                                      backing->address + range.begin, range.end - range.begin);
         mapping->count += result == CUDA_SUCCESS;
     }
+    if (is_sink)
+        put_sink(backing->device);
     backing->sinks = mapping;
     if (result == CUDA_SUCCESS)
-        *sink_out = mapping;
+        *lent_out = mapping;
     else
         end_mapping(backing, &backing->sinks);
     return result;
 }
 
-CUresult ms_backing_lend(struct ms_backing *backing, const CUmemGenericAllocationHandle *handles,
-                         const struct ms_range *ranges, size_t count, CUcontext context,
-                         struct ms_sink_mapping **lent_out)
-{
-    return handles != NULL ? lend_memory(backing, handles, ranges, count, context, lent_out)
-                           : lend_sink(backing, ranges, count, context, lent_out);
-}
-
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)
 {
-    unmap_sink_granules(backing, round_down(backing, begin), round_up(backing, end));
+    unmap_sink_granules(backing, ms_round_down(begin, backing->granule),
+                        ms_round_up(end, backing->granule));
 }
 
 CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled)
@@ -732,8 +664,7 @@ CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool
         .flags = enabled ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
     };
     const struct ms_chunk *chunk;
-    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
-         at = ms_sorted_next(&backing->chunks, at)) {
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_step(&backing->chunks, &at)) != NULL;) {
         const CUresult result = ms_driver.mem_set_access(backing->address + chunk->begin,
                                                          chunk->end - chunk->begin, &access, 1);
         if (result != CUDA_SUCCESS)

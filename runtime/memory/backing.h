@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/number.h"
 #include "runtime/base/range.h"
 #include "runtime/base/sorted.h"
 #include "runtime/driver/driver.h"
@@ -67,7 +68,7 @@ struct ms_sink_mapping {
  * driver puts it where the shim wants. */
 static inline size_t ms_backing_reserved(size_t bytes, size_t granule)
 {
-    return (bytes + 2 * granule + MS_AREA_BYTES - 1) / MS_AREA_BYTES * MS_AREA_BYTES;
+    return ms_round_up(bytes + 2 * granule, MS_AREA_BYTES);
 }
 
 /* A reservation of the shim has one guard granule on either side, which is never backed, so that a
@@ -94,18 +95,11 @@ struct ms_backing {
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes);
 
-/* The place of the first mapping that ends behind offset; and the mapping, or NULL. */
-static inline struct ms_position ms_backing_mapping_behind(const struct ms_backing *backing,
-                                                           size_t offset)
-{
-    const struct ms_position at = ms_sorted_find(&backing->mappings, offset);
-    const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
-    return mapping != NULL && mapping->end <= offset ? ms_sorted_next(&backing->mappings, at) : at;
-}
+/* The first mapping that ends behind offset, or NULL. */
 static inline struct ms_program_mapping *ms_backing_mapping(const struct ms_backing *backing,
                                                             size_t offset)
 {
-    return ms_sorted_item(&backing->mappings, ms_backing_mapping_behind(backing, offset));
+    return ms_sorted_item(&backing->mappings, ms_sorted_behind(&backing->mappings, offset));
 }
 
 /* Unmaps everything and frees the reservation. The device must be done with the memory. */
@@ -118,17 +112,10 @@ void ms_backing_release(struct ms_backing *backing);
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 
-/* The place of the first chunk that ends behind offset; and the chunk, or NULL. */
-static inline struct ms_position ms_backing_chunk_behind(const struct ms_backing *backing,
-                                                         size_t offset)
-{
-    const struct ms_position at = ms_sorted_find(&backing->chunks, offset);
-    const struct ms_chunk *chunk = ms_sorted_item(&backing->chunks, at);
-    return chunk != NULL && chunk->end <= offset ? ms_sorted_next(&backing->chunks, at) : at;
-}
+/* The first chunk that ends behind offset, or NULL. */
 static inline struct ms_chunk *ms_backing_chunk(const struct ms_backing *backing, size_t offset)
 {
-    return ms_sorted_item(&backing->chunks, ms_backing_chunk_behind(backing, offset));
+    return ms_sorted_item(&backing->chunks, ms_sorted_behind(&backing->chunks, offset));
 }
 
 /* Cuts *range to its first part that lies in one chunk. False if there is none. */

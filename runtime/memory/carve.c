@@ -41,13 +41,6 @@ static void end_ready(void)
     ms_lock_drop(&ready_lock);
 }
 
-static void count_block(void)
-{
-    begin_ready();
-    ms_ready_count();
-    end_ready();
-}
-
 static bool is_handed_out(const struct ms_ready *one)
 {
     return one->bytes > 0;
@@ -85,7 +78,7 @@ static bool may_be_ready(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     return allocation->notes.shadow == NULL &&
-           lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
+           lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] == ms_mapped_bytes(lineage);
 }
 
 static void keep_unwanted(struct ms_content *content)
@@ -210,7 +203,8 @@ bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t e
     const struct ms_block block = {.begin = begin, .end = end};
     ms_lock_take(&ms_space_lock);
     blocks->all.item_bytes = sizeof(block);
-    const bool is_added = ms_sorted_insert(&blocks->all, ms_blocks_find(blocks, begin), &block, 1);
+    const bool is_added =
+        ms_sorted_insert(&blocks->all, ms_sorted_behind(&blocks->all, begin), &block, 1);
     MS_OWN(allocation)->is_carved |= is_added;
     ms_lock_drop(&ms_space_lock);
     return is_added;
@@ -220,7 +214,7 @@ bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_
 {
     struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_lock_take(&ms_space_lock);
-    const struct ms_position at = ms_blocks_find(blocks, begin);
+    const struct ms_position at = ms_sorted_behind(&blocks->all, begin);
     struct ms_block *block = ms_sorted_item(&blocks->all, at);
     const bool found = block != NULL && block->begin == begin;
     if (found) {
@@ -276,15 +270,12 @@ void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes)
     MS_OWN(allocation)->leftover_bytes = bytes;
 }
 
-static bool was_written(const struct ms_lineage *lineage)
-{
-    return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes > 0;
-}
-
-/* True if the allocation has blocks, or can get its first block. */
+/* True if the allocation has blocks, or can get its first block: nobody has written to it. */
 static bool can_carve(struct ms_allocation *allocation)
 {
-    if (!MS_OWN(allocation)->is_carved && was_written(&MS_OWN(allocation)->lineage))
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    if (!MS_OWN(allocation)->is_carved &&
+        lineage->deferred_bytes + lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] > 0)
         MS_OWN(allocation)->uncarvable = true;
     return !MS_OWN(allocation)->uncarvable;
 }
@@ -318,8 +309,11 @@ static enum ms_carved carve(struct ms_allocation *allocation, size_t begin, size
 enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const enum ms_carved carved = carve(allocation, begin, end);
-    if (carved == MS_CARVED)
-        count_block();
+    if (carved == MS_CARVED) {
+        begin_ready();
+        ms_ready_count();
+        end_ready();
+    }
     return carved;
 }
 
@@ -464,16 +458,16 @@ static void keep_what_is_lost(struct ms_allocation *allocation, ms_carve_asks *c
     }
 }
 
-/* Makes the first chunk's part of a resident range dead, unless others may use its memory. Returns
- * the end of that part. */
-static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
+/* Makes a resident range dead, but for chunks whose memory others may use. */
+static void give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
-    const struct ms_chunk *chunk = ms_backing_chunk(&MS_OWN(allocation)->backing, begin);
-    const size_t stop = chunk->end < end ? chunk->end : end;
-    if (!chunk->is_pinned)
-        ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
-    return stop;
+    for (size_t stop; begin < end; begin = stop) {
+        const struct ms_chunk *chunk = ms_backing_chunk(&MS_OWN(allocation)->backing, begin);
+        stop = ms_least(chunk->end, end);
+        if (!chunk->is_pinned)
+            ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
+    }
 }
 
 static void give_up_dead(struct ms_allocation *allocation)
@@ -483,18 +477,15 @@ static void give_up_dead(struct ms_allocation *allocation)
     if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead || blocks->strayed)
         return;
     size_t at = 0;
+    struct ms_extent extent;
     struct ms_position next = {0, 0};
     for (const struct ms_block *block; at < allocation->bytes;
          at = block != NULL ? block->end : allocation->bytes) {
-        block = ms_sorted_item(&blocks->all, next);
-        next = ms_sorted_next(&blocks->all, next);
+        block = ms_sorted_step(&blocks->all, &next);
         const size_t end = block != NULL ? block->begin : allocation->bytes;
-        while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, at);
-            size_t stop = extent.end < end ? extent.end : end;
+        while (ms_lineage_next(&MS_OWN(allocation)->lineage, &at, end, &extent)) {
             if (extent.content.kind == MS_RESIDENT)
-                stop = give_up_resident(allocation, at, stop);
-            at = stop;
+                give_up_resident(allocation, extent.begin, extent.end);
         }
     }
 }
@@ -553,8 +544,8 @@ static size_t trim(struct ms_allocation *allocation)
 static void note_memory(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed, rest = {0};
-    const size_t granule = allocation->granule;
-    struct ms_range range = {begin / granule * granule, (end + granule - 1) / granule * granule};
+    struct ms_range range = {ms_round_down(begin, allocation->granule),
+                             ms_round_up(end, allocation->granule)};
     ms_ranges_sort(trimmed);
     add_gain(allocation, -2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
     ms_ranges_subtract(trimmed, &(struct ms_ranges){.list = &range, .count = 1}, &rest);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/invariants.h"
 
+#include <string.h>
+
 #include "runtime/base/log.h"
+#include "runtime/base/number.h"
 #include "runtime/files/file.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/memory/extent_states.h"
@@ -48,7 +51,6 @@ static bool sums_are_valid(const struct ms_lineage *lineage, const struct ms_lin
     } rules[] = {
         {"deferred_bytes is the sum of its extents", lineage->deferred_bytes == deferred},
         {"resident_bytes is the sum of its extents", lineage->resident_bytes == kinds[MS_RESIDENT]},
-        {"dead_bytes is the sum of its extents", lineage->dead_bytes == kinds[MS_DEAD]},
         {"cached_bytes is the sum of its extents", lineage->cached_bytes == sums->cached_bytes},
         {"remote_bytes is the sum of its extents", lineage->remote_bytes == sums->remote_bytes},
         {"file_bytes is the sum of its extents", lineage->file_bytes == sums->file_bytes},
@@ -108,53 +110,48 @@ static const struct ms_program_mapping *mapping_of(const struct ms_backing *back
     return mapping != NULL && mapping->begin <= begin && end <= mapping->end ? mapping : NULL;
 }
 
-static bool mappings_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
+/* The rules of a list that is sorted, and has a sum. */
+struct list_rules {
+    const char *are_sorted, *are_added;
+};
+
+static bool ranges_are_valid(const struct ms_backing *backing, const struct ms_sorted *list,
+                             size_t sum, struct list_rules rules, struct ms_violation *violation)
 {
-    size_t at = 0, bytes = 0;
+    uint64_t at = 0, bytes = 0;
     struct ms_position next = {0, 0};
-    for (const struct ms_program_mapping *mapping;
-         (mapping = ms_sorted_item(&backing->mappings, next)) != NULL;
-         next = ms_sorted_next(&backing->mappings, next)) {
-        const struct ms_range range = {mapping->begin, mapping->end};
+    for (const void *item; (item = ms_sorted_step(list, &next)) != NULL;) {
+        struct ms_range range;
+        memcpy(&range, item, sizeof(range));
         if (!is_granules(backing, range, at))
-            return violates(violation, "mappings are granules, sorted", range.begin, range.end);
+            return violates(violation, rules.are_sorted, range.begin, range.end);
         bytes += range.end - range.begin;
         at = range.end;
     }
-    return bytes == backing->mapped_bytes ||
-           violates(violation, "mapped_bytes is the sum of its mappings", 0, backing->bytes);
+    return bytes == sum || violates(violation, rules.are_added, 0, backing->bytes);
 }
 
-static bool chunks_are_mapped(const struct ms_backing *backing, struct ms_violation *violation)
+static bool chunks_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
 {
+    static const struct list_rules rules = {"chunks are granules, sorted",
+                                            "backed_bytes is the sum of its chunks"};
+    return ranges_are_valid(backing, &backing->chunks, backing->backed_bytes, rules, violation);
+}
+
+static bool mappings_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
+{
+    static const struct list_rules rules = {"mappings are granules, sorted",
+                                            "mapped_bytes is the sum of its mappings"};
+    struct ms_position next = {0, 0};
     if (!backing->is_programs)
         return true;
-    struct ms_position next = {0, 0};
-    for (const struct ms_chunk *chunk; (chunk = ms_sorted_item(&backing->chunks, next)) != NULL;
-         next = ms_sorted_next(&backing->chunks, next)) {
+    for (const struct ms_chunk *chunk; (chunk = ms_sorted_step(&backing->chunks, &next)) != NULL;) {
         const struct ms_program_mapping *mapping = mapping_of(backing, chunk->begin, chunk->end);
         if (mapping == NULL || mapping->is_real != chunk->is_pinned)
             return violates(violation, "a chunk lies in one mapping, pinned if that is real",
                             chunk->begin, chunk->end);
     }
-    return mappings_are_valid(backing, violation);
-}
-
-static bool chunks_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
-{
-    uint64_t at = 0;
-    size_t bytes = 0;
-    struct ms_position next = {0, 0};
-    for (const struct ms_chunk *chunk; (chunk = ms_sorted_item(&backing->chunks, next)) != NULL;
-         next = ms_sorted_next(&backing->chunks, next)) {
-        const struct ms_range range = {chunk->begin, chunk->end};
-        if (!is_granules(backing, range, at))
-            return violates(violation, "chunks are granules, sorted", range.begin, range.end);
-        bytes += range.end - range.begin;
-        at = range.end;
-    }
-    return bytes == backing->backed_bytes ||
-           violates(violation, "backed_bytes is the sum of its chunks", 0, backing->bytes);
+    return ranges_are_valid(backing, &backing->mappings, backing->mapped_bytes, rules, violation);
 }
 
 /* True if another range of a sink mapping overlaps this one. */
@@ -172,7 +169,7 @@ static bool is_sunk_twice(const struct ms_backing *backing, const struct ms_rang
 
 bool ms_backing_is_valid(const struct ms_backing *backing, struct ms_violation *violation)
 {
-    if (!chunks_are_valid(backing, violation) || !chunks_are_mapped(backing, violation))
+    if (!chunks_are_valid(backing, violation) || !mappings_are_valid(backing, violation))
         return false;
     for (const struct ms_sink_mapping *sink = backing->sinks; sink != NULL; sink = sink->next) {
         uint64_t at = 0;
@@ -201,24 +198,12 @@ static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_v
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     uint64_t at = 0;
     struct ms_position next = {0, 0};
-    for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, next)) != NULL;
-         next = ms_sorted_next(&blocks->all, next)) {
+    for (const struct ms_block *block; (block = ms_sorted_step(&blocks->all, &next)) != NULL;) {
         if (!MS_OWN(allocation)->is_carved || block->begin < at || block->end <= block->begin ||
             block->end > allocation->bytes)
             return violates(violation, "blocks are sorted parts of a carved allocation",
                             block->begin, block->end);
         at = block->end;
-    }
-    return true;
-}
-
-static bool is_backed(const struct ms_backing *backing, size_t begin, size_t end)
-{
-    while (begin < end) {
-        const struct ms_chunk *chunk = ms_backing_chunk(backing, begin);
-        if (chunk == NULL || chunk->begin > begin)
-            return false;
-        begin = chunk->end;
     }
     return true;
 }
@@ -233,7 +218,7 @@ static bool is_placed(const struct ms_allocation *allocation, const struct ms_ex
     if (extent->content.kind == MS_DEAD)
         return MS_OWN(allocation)->is_carved && (block == NULL || block->begin >= extent->end);
     return ms_content_is_present(&extent->content) || !MS_OWN(allocation)->is_carved ||
-           blocks->strayed || ms_blocks_hold(blocks, extent->begin, extent->end);
+           blocks->strayed || ms_sorted_covers(&blocks->all, extent->begin, extent->end);
 }
 
 static bool holds(uint64_t bytes, const struct ms_extent *extent)
@@ -277,12 +262,11 @@ static size_t remote_bytes_of(const struct ms_allocation *allocation,
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     size_t bytes = extent->end - extent->begin;
-    struct ms_position at = ms_blocks_find(blocks, extent->begin);
+    struct ms_position at = ms_sorted_behind(&blocks->all, extent->begin);
     for (const struct ms_block *block;
-         (block = ms_sorted_item(&blocks->all, at)) != NULL && block->begin < extent->end;
-         at = ms_sorted_next(&blocks->all, at)) {
+         (block = ms_sorted_step(&blocks->all, &at)) != NULL && block->begin < extent->end;) {
         const size_t begin = block->begin > extent->begin ? block->begin : extent->begin;
-        bytes -= (block->end < extent->end ? block->end : extent->end) - begin;
+        bytes -= ms_least(block->end, extent->end) - begin;
     }
     return bytes;
 }
@@ -295,7 +279,8 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
     for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
-        if (is_present && !is_backed(&MS_OWN(allocation)->backing, extent->begin, extent->end))
+        if (is_present &&
+            !ms_sorted_covers(&MS_OWN(allocation)->backing.chunks, extent->begin, extent->end))
             return extent_violates(violation, "what is present is backed", extent);
         if (!is_placed(allocation, extent))
             return extent_violates(violation,

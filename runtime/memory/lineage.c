@@ -42,8 +42,7 @@ const struct ms_extent *ms_lineage_walk(struct ms_walk *walk)
     if (!walk->has_begun && walk->begin > 0)
         walk->at = ms_sorted_find(extents, walk->begin);
     walk->has_begun = true;
-    const struct ms_extent *extent = ms_sorted_item(extents, walk->at);
-    walk->at = ms_sorted_next(extents, walk->at);
+    const struct ms_extent *extent = ms_sorted_step(extents, &walk->at);
     return extent != NULL && extent->begin < walk->end ? extent : NULL;
 }
 
@@ -92,7 +91,7 @@ size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t 
 static unsigned possible(const struct ms_lineage *lineage)
 {
     const size_t present = lineage->resident_bytes + lineage->cached_bytes;
-    const size_t unused = lineage->dead_bytes + lineage->kind_bytes[MS_UNMAPPED];
+    const size_t unused = lineage->kind_bytes[MS_DEAD] + lineage->kind_bytes[MS_UNMAPPED];
     unsigned states = ~0u;
     if (lineage->resident_bytes == lineage->bytes)
         states = MS_OF_KIND(MS_RESIDENT) | MS_PRESENT;
@@ -142,8 +141,6 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
     const size_t change = added ? extent->end - extent->begin : extent->begin - extent->end;
     if (extent->content.kind == MS_RESIDENT)
         lineage->resident_bytes += change;
-    else if (extent->content.kind == MS_DEAD)
-        lineage->dead_bytes += change;
     else if (!ms_content_is_nothing(&extent->content))
         lineage->deferred_bytes += change;
     lineage->kind_bytes[extent->content.kind] += change;
@@ -199,8 +196,7 @@ static struct replacement find_replacement(const struct ms_lineage *lineage,
     }
     add_piece(&made, wanted);
     struct ms_position at = made.at;
-    for (; (old = ms_sorted_item(extents, at)) != NULL && old->begin <= wanted->end;
-         at = ms_sorted_next(extents, at)) {
+    while ((old = ms_sorted_step(extents, &at)) != NULL && old->begin <= wanted->end) {
         made.removed++;
         if (old->end <= wanted->end)
             continue;

@@ -192,7 +192,6 @@ struct ms_lineage {
     size_t deferred_bytes; /* not resident, and with something to replay */
     size_t resident_bytes;
     size_t cached_bytes;
-    size_t dead_bytes;
     size_t remote_bytes;
     size_t kind_bytes[MS_KIND_COUNT];  /* without MS_UNDEFINED */
     size_t file_bytes;                 /* bytes of kind MS_SOURCE whose source is a file */

@@ -9,7 +9,8 @@
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 
-bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
+/* Adds the mapping, or replaces the mapping with the same begin. False if out of memory. */
+static bool put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
     struct ms_backing *backing = &MS_OWN(allocation)->backing;
     ms_lock_take(&ms_space_lock);
@@ -19,19 +20,21 @@ bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_m
         *there = *mapping;
     } else {
         backing->mappings.item_bytes = sizeof(*mapping);
-        has_room = ms_sorted_insert(&backing->mappings,
-                                    ms_backing_mapping_behind(backing, mapping->begin), mapping, 1);
+        has_room =
+            ms_sorted_insert(&backing->mappings,
+                             ms_sorted_behind(&backing->mappings, mapping->begin), mapping, 1);
         backing->mapped_bytes += has_room ? mapping->end - mapping->begin : 0;
     }
     ms_lock_drop(&ms_space_lock);
     return has_room;
 }
 
-void ms_mappings_drop(struct ms_allocation *allocation, size_t begin)
+/* Removes the mapping that begins at `begin`. */
+static void drop(struct ms_allocation *allocation, size_t begin)
 {
     struct ms_backing *backing = &MS_OWN(allocation)->backing;
     ms_lock_take(&ms_space_lock);
-    const struct ms_position at = ms_backing_mapping_behind(backing, begin);
+    const struct ms_position at = ms_sorted_behind(&backing->mappings, begin);
     const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
     backing->mapped_bytes -= mapping->end - begin;
     ms_sorted_remove(&backing->mappings, at, 1);
@@ -54,8 +57,8 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
     if (!mapping->is_real)
-        return mapping->begin % allocation->granule == 0 && ms_mappings_put(allocation, mapping);
-    if (!ms_mappings_put(allocation, mapping) ||
+        return mapping->begin % allocation->granule == 0 && put(allocation, mapping);
+    if (!put(allocation, mapping) ||
         ms_backing_add_real(&MS_OWN(allocation)->backing, mapping->begin, mapping->end) !=
             CUDA_SUCCESS)
         fail(allocation, mapping->begin);
@@ -85,7 +88,7 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
         result = ms_backing_make_real(&MS_OWN(allocation)->backing, real.begin, real.end, real_out);
     real.is_real = true;
     if (result == CUDA_SUCCESS)
-        ms_mappings_put(allocation, &real);
+        put(allocation, &real);
     return result;
 }
 
@@ -117,7 +120,7 @@ static void set_access(struct ms_allocation *allocation, const struct ms_program
     ms_carve_settle(allocation, 0, allocation->bytes);
     changed.is_accessible = is_accessible;
     set_content(allocation, mapping->begin, mapping->end, kind);
-    ms_mappings_put(allocation, &changed);
+    put(allocation, &changed);
 }
 
 CUresult ms_mappings_set_access(struct ms_allocation *allocation,
@@ -169,6 +172,6 @@ CUresult ms_mappings_remove(struct ms_allocation *allocation,
     ms_carve_cut(allocation, mapping->begin, mapping->end);
     ms_backing_uncover(backing, mapping->begin, mapping->end, true);
     set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
-    ms_mappings_drop(allocation, mapping->begin);
+    drop(allocation, mapping->begin);
     return CUDA_SUCCESS;
 }

@@ -22,27 +22,6 @@ struct ms_blocks {
     struct ms_sorted all; /* struct ms_block */
 };
 
-/* The position of the first block that ends behind offset. */
-static inline struct ms_position ms_blocks_find(const struct ms_blocks *blocks, size_t offset)
-{
-    const struct ms_position at = ms_sorted_find(&blocks->all, offset);
-    const struct ms_block *block = ms_sorted_item(&blocks->all, at);
-    return block != NULL && block->end <= offset ? ms_sorted_next(&blocks->all, at) : at;
-}
-
-/* True if all of [begin, end) lies in blocks. */
-static inline bool ms_blocks_hold(const struct ms_blocks *blocks, size_t begin, size_t end)
-{
-    struct ms_position at = ms_blocks_find(blocks, begin);
-    for (; begin < end; at = ms_sorted_next(&blocks->all, at)) {
-        const struct ms_block *block = ms_sorted_item(&blocks->all, at);
-        if (block == NULL || block->begin > begin)
-            return false;
-        begin = block->end;
-    }
-    return true;
-}
-
 /* The figures of an allocation that were last published. */
 struct ms_published {
     struct ms_state_place place;
@@ -119,8 +98,8 @@ _Static_assert(offsetof(struct ms_inside, facts) == 0, "MS_OWN wants it");
 static inline struct ms_block *ms_block_behind(const struct ms_allocation *allocation,
                                                size_t offset)
 {
-    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    return ms_sorted_item(&blocks->all, ms_blocks_find(blocks, offset));
+    const struct ms_sorted *blocks = &MS_OWN(allocation)->blocks.all;
+    return ms_sorted_item(blocks, ms_sorted_behind(blocks, offset));
 }
 
 /* Ends a claim without publishing: counts the allocation as deferred or not. */
@@ -132,7 +111,8 @@ static inline bool ms_carve_is_block(const struct ms_allocation *allocation, siz
                                      size_t end)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    return !MS_OWN(allocation)->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
+    return !MS_OWN(allocation)->is_carved || blocks->strayed ||
+           ms_sorted_covers(&blocks->all, begin, end);
 }
 
 /* carve.c: adds the block [begin, end); false if out of memory. */
@@ -142,9 +122,3 @@ bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_
 void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes);
 /* How content changes when blocks come and go. */
 ms_content_change ms_carve_make_dead, ms_carve_make_undefined, ms_carve_forget;
-
-/* mappings.c: adds the mapping, or replaces the mapping with the same begin. False if out of
- * memory. */
-bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
-/* Removes the mapping that begins at `begin`. */
-void ms_mappings_drop(struct ms_allocation *allocation, size_t begin);

@@ -6,14 +6,10 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
 
-static uint64_t present_bytes(const struct ms_lineage *lineage)
-{
-    return lineage->resident_bytes + lineage->cached_bytes;
-}
-
 static uint64_t deferred_bytes(const struct ms_lineage *lineage)
 {
-    return ms_mapped_bytes(lineage) - present_bytes(lineage) - lineage->dead_bytes;
+    return ms_mapped_bytes(lineage) - lineage->resident_bytes - lineage->cached_bytes -
+           lineage->kind_bytes[MS_DEAD];
 }
 
 static void add_file(struct ms_state_block *block, const struct ms_content *content)
@@ -48,7 +44,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
         .address = allocation->address,
         .bytes = ms_mapped_bytes(lineage),
         .backed_bytes = MS_OWN(allocation)->backing.backed_bytes,
-        .kind_bytes = {[MS_BYTES_DEAD] = lineage->dead_bytes,
+        .kind_bytes = {[MS_BYTES_DEAD] = kinds[MS_DEAD],
                        [MS_BYTES_FILL] = kinds[MS_FILL],
                        [MS_BYTES_FILE] = lineage->file_bytes,
                        [MS_BYTES_SNAPSHOT] = kinds[MS_SOURCE] - lineage->file_bytes,
@@ -63,7 +59,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
         .flags = MS_OWN(allocation)->is_carved ? MS_BLOCK_CARVED : 0,
     };
     block.kind_bytes[MS_BYTES_UNDEFINED] =
-        block.bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
+        block.bytes - kinds[MS_DEAD] - lineage->deferred_bytes - lineage->resident_bytes;
     return block;
 }
 
@@ -117,10 +113,9 @@ static bool is_due(const struct ms_allocation *allocation, struct ms_block *part
 static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    struct ms_position at = ms_blocks_find(blocks, begin);
+    struct ms_position at = ms_sorted_behind(&blocks->all, begin);
     for (struct ms_block *part;
-         (part = ms_sorted_item(&blocks->all, at)) != NULL && part->begin < end;
-         at = ms_sorted_next(&blocks->all, at)) {
+         (part = ms_sorted_step(&blocks->all, &at)) != NULL && part->begin < end;) {
         if (!is_due(allocation, part))
             continue;
         struct ms_state_block block = describe_part(allocation, part->begin, part->end);
@@ -183,8 +178,7 @@ void ms_publish_freed(struct ms_allocation *allocation)
         return;
     struct ms_position at = {0, 0};
     for (struct ms_block *part;
-         (part = ms_sorted_item(&MS_OWN(allocation)->blocks.all, at)) != NULL;
-         at = ms_sorted_next(&MS_OWN(allocation)->blocks.all, at))
+         (part = ms_sorted_step(&MS_OWN(allocation)->blocks.all, &at)) != NULL;)
         ms_state_remove(&part->place);
     if (published->place.is_counted) {
         ms_counter_move(MS_GAUGE_LIVE, -(int64_t)published->live_bytes);

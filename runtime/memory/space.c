@@ -45,18 +45,10 @@ MS_HOLDS(ms_space_lock) static const struct place *place_locked(struct ms_positi
     return ms_sorted_item(&space.places, at);
 }
 
-/* The first allocation whose upper guard ends behind address. */
-MS_HOLDS(ms_space_lock) static struct ms_position reach_behind_locked(CUdeviceptr address)
-{
-    const struct ms_position at = ms_sorted_find(&space.places, address);
-    const struct place *place = place_locked(at);
-    return place != NULL && place->end <= address ? ms_sorted_next(&space.places, at) : at;
-}
-
 /* The first allocation that ends behind address. */
 MS_HOLDS(ms_space_lock) static struct ms_position lower_bound_locked(CUdeviceptr address)
 {
-    const struct ms_position at = reach_behind_locked(address);
+    const struct ms_position at = ms_sorted_behind(&space.places, address);
     const struct place *place = place_locked(at);
     if (place != NULL && place->allocation->address + place->allocation->bytes <= address)
         return ms_sorted_next(&space.places, at);
@@ -240,27 +232,29 @@ static void set_claimed(struct ms_allocation *allocation)
 }
 
 /* Waits until find(address) gives an unclaimed allocation, and claims that; or NULL. */
-MS_HOLDS(ms_space_lock)
-static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
-                                          CUdeviceptr address)
+static struct ms_allocation *claim(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address)
 {
     struct ms_allocation *allocation;
-    while ((allocation = find(address)) != NULL && MS_OWN(allocation)->claimed_by != 0)
-        pthread_cond_wait(&space.released, &ms_space_lock.mutex);
-    if (allocation != NULL)
-        set_claimed(allocation);
-    return allocation;
-}
-
-struct ms_allocation *ms_space_claim(CUdeviceptr address)
-{
     if (is_empty())
         return NULL;
     ms_claim_check(address);
     ms_lock_take(&ms_space_lock);
-    struct ms_allocation *allocation = claim_locked(find_locked, address);
+    while ((allocation = find(address)) != NULL && MS_OWN(allocation)->claimed_by != 0)
+        pthread_cond_wait(&space.released, &ms_space_lock.mutex);
+    if (allocation != NULL)
+        set_claimed(allocation);
     ms_lock_drop(&ms_space_lock);
     return in_context(allocation);
+}
+
+struct ms_allocation *ms_space_claim(CUdeviceptr address)
+{
+    return claim(find_locked, address);
+}
+
+struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
+{
+    return claim(next_locked, address);
 }
 
 struct ms_allocation *ms_space_hold(CUdeviceptr address, struct ms_allocation **claimed_out)
@@ -289,7 +283,7 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     if (!MS_OWN(allocation)->is_carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
-    struct ms_position at = ms_blocks_find(blocks, offset < 0 ? 0 : (size_t)offset);
+    struct ms_position at = ms_sorted_behind(&blocks->all, offset < 0 ? 0 : (size_t)offset);
     for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, at)) != NULL &&
                                        (int64_t)block->begin - offset <= BEFORE;
          at = ms_sorted_next(&blocks->all, at)) {
@@ -300,23 +294,10 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     return found;
 }
 
-/* --- looking up */
-
-struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
-{
-    if (is_empty())
-        return NULL;
-    ms_claim_check(address);
-    ms_lock_take(&ms_space_lock);
-    struct ms_allocation *allocation = claim_locked(next_locked, address);
-    ms_lock_drop(&ms_space_lock);
-    return in_context(allocation);
-}
-
 static bool is_deferred(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
-    return lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
+    return lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] < ms_mapped_bytes(lineage);
 }
 
 void ms_space_unclaim(struct ms_allocation *allocation)
@@ -363,14 +344,14 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .granule_bytes = allocation->granule_bytes};
 }
 
-/* Copies the facts of the allocation that find(address) gives. */
-static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
-                       struct ms_allocation_facts *facts_out)
+/* --- looking up */
+
+bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
         return false;
     ms_lock_take(&ms_space_lock);
-    const struct ms_allocation *allocation = find(address);
+    const struct ms_allocation *allocation = next_locked(address);
     if (allocation != NULL)
         *facts_out = facts_of(allocation);
     ms_lock_drop(&ms_space_lock);
@@ -399,11 +380,6 @@ bool ms_space_next_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
     return is_found;
 }
 
-bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out)
-{
-    return copy_facts(next_locked, address, facts_out);
-}
-
 void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
 {
     for (unsigned i = 0; i < MS_BOUNDS; i++) {
@@ -413,44 +389,21 @@ void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
 }
 
 /* The addresses around an address that belong to the same allocation; or, if that is NULL, the gap
- * before the place at `at`. */
+ * between two places. */
 struct surroundings {
     CUdeviceptr begin, end;
-    struct ms_position at;
     const struct ms_allocation *allocation;
 };
 
-static bool is_first(struct ms_position at)
-{
-    return at.leaf == 0 && at.item == 0;
-}
-
-MS_HOLDS(ms_space_lock) static const struct place *place_before_locked(struct ms_position at)
-{
-    return is_first(at) ? NULL : place_locked(ms_sorted_previous(&space.places, at));
-}
-
-/* The end of the place before a position, or 0. */
-MS_HOLDS(ms_space_lock) static CUdeviceptr end_before_locked(struct ms_position at)
-{
-    const struct place *before = place_before_locked(at);
-    return before != NULL ? before->end : 0;
-}
-
-/* The begin of the place at a position, or UINT64_MAX. */
-MS_HOLDS(ms_space_lock) static CUdeviceptr begin_from_locked(struct ms_position at)
-{
-    const struct place *place = place_locked(at);
-    return place != NULL ? place->begin : UINT64_MAX;
-}
-
 MS_HOLDS(ms_space_lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
-    const struct ms_position at = reach_behind_locked(address);
+    const struct ms_position at = ms_sorted_behind(&space.places, address);
     const struct place *place = place_locked(at);
-    if (place == NULL || place->begin > address)
-        return (struct surroundings){end_before_locked(at), begin_from_locked(at), at, NULL};
-    return (struct surroundings){place->begin, place->end, at, place->allocation};
+    if (place != NULL && place->begin <= address)
+        return (struct surroundings){place->begin, place->end, place->allocation};
+    const struct place *before = place_locked(ms_sorted_previous(&space.places, at));
+    return (struct surroundings){.begin = before != place ? before->end : 0,
+                                 .end = place != NULL ? place->begin : UINT64_MAX};
 }
 
 bool ms_space_strays(CUdeviceptr address, size_t bytes)
@@ -493,7 +446,7 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
     struct ms_range nothing = {near->begin, near->end};
     if (!MS_OWN(allocation)->is_carved || blocks->strayed || pointer < allocation->address)
         return (struct ms_range){0, 0};
-    const struct ms_position at = ms_blocks_find(blocks, pointer - allocation->address);
+    const struct ms_position at = ms_sorted_behind(&blocks->all, pointer - allocation->address);
     const struct ms_block *next = ms_sorted_item(&blocks->all, at);
     const struct ms_block *before =
         ms_sorted_item(&blocks->all, ms_sorted_previous(&blocks->all, at));
@@ -527,7 +480,7 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
                                  struct ms_range *nothing_out)
 {
     size_t found = 0;
-    struct surroundings near = {0, 0, {0, 0}, NULL};
+    struct surroundings near = {0, 0, NULL};
     *nothing_out = (struct ms_range){0, 0};
     if (is_empty())
         return 0;

@@ -359,7 +359,7 @@ STORY(dead_memory_goes_back_unless_a_graph_uses_it, carves(), writes(0, 0, 2 * G
       all[0]->notes.keeps_dead = true, lets_go(6 * G), has_memory(0, 6 * G),
       IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(), all[0]->notes.keeps_dead = false,
       lets_go(4 * G), has_memory(0, 4 * G),
-      EQUALS(ms_allocation_lineage(all[0])->dead_bytes, 2 * G),
+      EQUALS(ms_allocation_lineage(all[0])->kind_bytes[MS_DEAD], 2 * G),
       EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_leftover_bytes(), 0))
 
 /* Trims, with so much memory and so much left over afterwards. */

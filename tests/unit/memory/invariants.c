@@ -150,9 +150,9 @@ MS_BREAKS(change_resident_bytes, "resident_bytes is the sum of its extents")
     allocation.lineage.resident_bytes--;
 }
 
-MS_BREAKS(change_dead_bytes, "dead_bytes is the sum of its extents")
+MS_BREAKS(change_dead_bytes, "kind_bytes is the sum of its extents")
 {
-    allocation.lineage.dead_bytes++;
+    allocation.lineage.kind_bytes[MS_DEAD]++;
 }
 
 MS_BREAKS(change_cached_bytes, "cached_bytes is the sum of its extents")

@@ -308,9 +308,9 @@ MS_TEST_AFTER(make_sources, bytes_that_are_forgotten_are_dead_unless_present)
     const struct ms_content fill = {.kind = MS_FILL};
     const struct ms_content cached = {.kind = MS_FILL, .cached = true};
     CHECK(change_all(&lineage, 0, BYTES, ms_carve_make_dead));
-    CHECK_EQ(lineage.dead_bytes, BYTES);
+    CHECK_EQ(lineage.kind_bytes[MS_DEAD], BYTES);
     CHECK(change_all(&lineage, 10, 60, ms_carve_make_undefined));
-    CHECK_EQ(lineage.dead_bytes, BYTES - 50);
+    CHECK_EQ(lineage.kind_bytes[MS_DEAD], BYTES - 50);
     CHECK(ms_lineage_set(&lineage, 20, 30, &fill));
     CHECK(ms_lineage_set(&lineage, 30, 40, &cached));
     CHECK(change_all(&lineage, 10, 60, ms_carve_make_dead)); /* what was written stays */
@@ -320,7 +320,7 @@ MS_TEST_AFTER(make_sources, bytes_that_are_forgotten_are_dead_unless_present)
     CHECK_EQ(lineage.deferred_bytes, 0);
     CHECK_EQ(lineage.resident_bytes, 10);
     CHECK_EQ(lineage.cached_bytes, 0);
-    CHECK_EQ(lineage.dead_bytes, BYTES - 10);
+    CHECK_EQ(lineage.kind_bytes[MS_DEAD], BYTES - 10);
     ms_lineage_cleanup(&lineage);
 }
 

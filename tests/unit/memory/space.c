@@ -12,6 +12,7 @@
 
 #include "runtime/memory/carve.h"
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/mappings.h"
 #include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tools/simcuda/harness/test.h"
@@ -157,7 +158,7 @@ static struct ms_inside low, high;
 static void add_large(struct ms_inside *inside, CUdeviceptr address)
 {
     *inside = (struct ms_inside){
-        .facts = {.address = address, .bytes = LARGE, .id = address},
+        .facts = {.address = address, .bytes = LARGE, .id = address, .granule = 4096},
         .backing = {.address = address, .bytes = LARGE, .granule = 4096},
         .lineage = {.bytes = LARGE},
     };
@@ -470,8 +471,10 @@ MS_TEST_AFTER(start, blocks_and_mappings_change_under_the_lock_of_the_index)
     ms_carve_add_use(&low.facts, 0, 4096);
     CHECK_EQ(takes(), 1);
     const struct ms_program_mapping mapping = {.begin = 0, .end = 4096};
-    CHECK(ms_mappings_put(&low.facts, &mapping));
+    CHECK(ms_lineage_init(&low.lineage, LARGE));
+    CHECK(ms_mappings_add(&low.facts, &mapping));
     CHECK_EQ(takes(), 1);
-    ms_mappings_drop(&low.facts, 0);
+    CHECK_EQ(ms_mappings_remove(&low.facts, &mapping, NULL), CUDA_SUCCESS);
     CHECK_EQ(takes(), 1);
+    ms_lineage_cleanup(&low.lineage);
 }
