@@ -244,27 +244,19 @@ static bool parse_cut(const struct ms_fault_context *reading, const struct ms_pl
                        "expected \"replicate\", {\"shard\": dimension} or {\"flat\": \"zero3\"}");
 }
 
-static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned *dim_out)
-{
-    for (unsigned i = 0; i < mesh->dims; i++) {
-        if (ms_json_is_text(name, mesh->name[i])) {
-            *dim_out = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool parse_by_name(const struct ms_fault_context *reading, const struct ms_place *place,
                           const char *object, struct ms_plan *plan, struct ms_terms *terms)
 {
+    const struct ms_mesh *mesh = &plan->mesh;
     struct ms_json_walk walk = {.in = object};
     while (ms_json_next(&walk)) {
-        unsigned dim;
-        if (!find_mesh_dim(&plan->mesh, walk.key, &dim))
+        unsigned dim = 0;
+        while (dim < mesh->dims && !ms_json_is_text(walk.key, mesh->name[dim]))
+            dim++;
+        if (dim == mesh->dims)
             return ms_json_fault_at(reading, place, walk.key,
                                     "expected the name of a mesh dimension", "");
-        const struct ms_place at = {place, plan->mesh.name[dim], 0};
+        const struct ms_place at = {place, mesh->name[dim], 0};
         if (!parse_cut(reading, &at, walk.value, plan, terms, dim))
             return false;
     }
@@ -361,22 +353,14 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
     return true;
 }
 
-/* Counts the ranges of all ranks, and the ranks. */
-static size_t count_ranges(const char *value, size_t *ranks_out)
-{
-    struct ms_json_walk walk = {.in = value};
-    size_t count = 0;
-    for (*ranks_out = 0; ms_json_next(&walk); ++*ranks_out)
-        count += ms_json_size(walk.value);
-    return count;
-}
-
 static bool parse_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
                          const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     const size_t world = plan->mesh.world;
-    size_t ranks;
-    const size_t count = count_ranges(value, &ranks);
+    struct ms_json_walk walk = {.in = value};
+    size_t ranks = 0, count = 0; /* count: the ranges of all ranks */
+    for (; ms_json_next(&walk); ranks++)
+        count += ms_json_size(walk.value);
     if (!ms_json_is_list(value) || ranks != world)
         return ms_fault_at(reading, place, "expected a list with one element for each of %zu ranks",
                            world);
@@ -384,7 +368,7 @@ static bool parse_ranges(const struct ms_fault_context *reading, const struct ms
     struct ms_range *at = ms_arena_take(&plan->arena, count + 1, sizeof(*at));
     if (terms->ranges == NULL || at == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    struct ms_json_walk walk = {.in = value};
+    walk = (struct ms_json_walk){.in = value};
     for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place here = {place, NULL, i};
         terms->ranges[i] = at;
