@@ -128,10 +128,9 @@ bool ms_fault_at(const struct ms_fault_context *reading, const struct ms_place *
 bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int column,
                       const char *reason)
 {
-    char where[32], shortened[MS_FAULT_REASON_BYTES];
+    char where[32];
     snprintf(where, sizeof(where), ":%d:%d", line, column);
-    shorten(shortened, sizeof(shortened), reason);
-    return write_fault(reading, where, shortened);
+    return write_fault(reading, where, reason);
 }
 
 const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name)
