@@ -81,11 +81,13 @@ static struct file *find_file(const struct stat *stat)
     return NULL;
 }
 
-/* Adds the file, even if it is not a checkpoint, so that it is not read again. Forgets the oldest
- * file if the list is full. */
-static struct file *add_file(const struct stat *stat)
+/* Finds the file, or adds it, even if it is not a checkpoint, so that it is not read again. Forgets
+ * the oldest file if the list is full. */
+static struct file *take_file(const struct stat *stat)
 {
-    struct file *file;
+    struct file *file = find_file(stat);
+    if (file != NULL)
+        return file;
     if (known.file_count < ms_checkpoint_files_most) {
         if (!MS_ARRAY_GROW(known.file, known.file_count, known.file_capacity))
             return NULL;
@@ -152,9 +154,7 @@ static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
             i++;
         if (stat(path, &now) != 0)
             continue;
-        struct file *file = find_file(&now);
-        if (file == NULL)
-            file = add_file(&now);
+        struct file *file = take_file(&now);
         if (file == NULL || (file->count == 0 && !add_tensors(file, first + begin, first + i)))
             return false;
     }
@@ -302,9 +302,7 @@ static const struct file *find(const struct ms_file *source)
         struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
             ms_log(MS_WARN, "out of memory: not all tensors of %s are known", ms_file_path(source));
-        file = find_file(stat);
-        if (file == NULL)
-            file = add_file(stat);
+        file = take_file(stat);
     }
     return file != NULL && file->count > 0 ? file : NULL;
 }

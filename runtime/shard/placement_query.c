@@ -525,24 +525,17 @@ MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
     return sized.sizes != NULL;
 }
 
-/* Adds the bytes of [0, bytes) that are not in `ours`, if is_found. Frees `ours`. */
-static bool add_rest(uint64_t bytes, bool is_found, struct ms_ranges *ours,
-                     struct ms_ranges *remote)
+/* Adds the bytes of the sequence's tensor that the placement's rank keeps of no candidate. */
+static bool add_rest(const struct sizes *sizes, const struct ms_placement *placement,
+                     const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
-    struct ms_ranges all = {0};
-    const bool is_good =
-        is_found && ms_ranges_add(&all, 0, bytes) && ms_ranges_subtract(&all, ours, remote);
+    struct ms_ranges all = {0}, ours = {0};
+    const bool is_good = add_ours(sizes, placement, sequence, &ours) &&
+                         ms_ranges_add(&all, 0, sequence->bytes[sequence->at]) &&
+                         ms_ranges_subtract(&all, &ours, remote);
     ms_ranges_cleanup(&all);
-    ms_ranges_cleanup(ours);
+    ms_ranges_cleanup(&ours);
     return is_good;
-}
-
-MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
-{
-    struct ms_ranges ours = {0};
-    const bool is_found =
-        add_ours(sized.sizes, ms_shard.sheet.placement, &(struct ms_sequence){&bytes, 1, 0}, &ours);
-    return add_rest(bytes, is_found, &ours, remote);
 }
 
 /* Returns NULL if the table is full, or out of memory. */
@@ -554,8 +547,9 @@ MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes
     }
     if (sized.count == MAX_KNOWN)
         return NULL;
+    const struct ms_sequence alone = {&bytes, 1, 0};
     struct ms_ranges remote = {0};
-    if (!add_declared(bytes, &remote)) {
+    if (!add_rest(sized.sizes, ms_shard.sheet.placement, &alone, &remote)) {
         ms_ranges_cleanup(&remote);
         return NULL;
     }
@@ -567,34 +561,30 @@ MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes
 /* For a tensor that the plan does not declare, but that an entry may select by size. */
 MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
 {
+    const struct ms_sequence alone = {&bytes, 1, 0};
     struct ms_unnamed_block block = {.end = bytes};
     struct ms_sheet sheet;
-    struct ms_ranges ours = {0};
     if (!ms_shard_select_locked(&block, &sheet))
         return false;
     struct sizes *sizes = sizes_create(sheet.layout);
-    const bool is_found = sizes != NULL && add_ours(sizes, sheet.placement,
-                                                    &(struct ms_sequence){&bytes, 1, 0}, &ours);
+    const bool is_good = sizes != NULL && add_rest(sizes, sheet.placement, &alone, remote);
     sizes_destroy(sizes);
     ms_shard_cleanup_sheet_locked(&sheet);
-    return add_rest(bytes, is_found, &ours, remote);
+    return is_good;
 }
 
 MS_HOLDS(ms_shard.lock)
 static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
     const uint64_t bytes = sequence->bytes[sequence->at];
-    struct ms_ranges ours = {0};
     if (!ms_shard_has_sheet_locked() || !follow_sheet())
         return false;
     if (!has_size(sized.sizes, bytes))
         return add_by_entry(bytes, remote);
-    if (sequence->count > 1) { /* the order may tell which tensor of the size it is */
-        const bool is_found = add_ours(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
-        return add_rest(bytes, is_found, &ours, remote);
-    }
-    const struct ms_ranges *known = find_known(bytes);
-    return known != NULL ? ms_ranges_add_all(remote, known) : add_declared(bytes, remote);
+    /* The order of a longer sequence may tell which tensor of the size it is. */
+    const struct ms_ranges *known = sequence->count == 1 ? find_known(bytes) : NULL;
+    return known != NULL ? ms_ranges_add_all(remote, known)
+                         : add_rest(sized.sizes, ms_shard.sheet.placement, sequence, remote);
 }
 
 /* --- by content */

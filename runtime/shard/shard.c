@@ -55,18 +55,16 @@ static bool init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_sou
     ms_shard_cleanup_sheet_locked(sheet);
     sheet->version = ++versions;
     sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
-    if (sheet->positions == NULL)
-        return ms_fault_set(fault, "out of memory");
-    if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
-        sheet->layout = NULL;
-        ms_shard_cleanup_sheet_locked(sheet);
-        return false;
+    bool is_good = sheet->positions != NULL || ms_fault_set(fault, "out of memory");
+    is_good = is_good &&
+              ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault);
+    if (is_good) {
+        sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
+        is_good = sheet->placement != NULL || ms_fault_set(fault, "out of memory");
     }
-    sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
-    if (sheet->placement != NULL)
-        return true;
-    ms_shard_cleanup_sheet_locked(sheet);
-    return ms_fault_set(fault, "out of memory");
+    if (!is_good)
+        ms_shard_cleanup_sheet_locked(sheet);
+    return is_good;
 }
 
 /* Grows is_seen to the known tensors, with false for new ones. Then the sheet is stale. */
