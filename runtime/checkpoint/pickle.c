@@ -156,10 +156,8 @@ static const uint32_t *items_from(const struct unpickler *machine, size_t height
 /* Pops the stack down to the last mark. The items are valid until the next push. */
 static bool pop_mark(struct unpickler *machine, const uint32_t **items_out, size_t *count_out)
 {
-    if (machine->marks.count == 0) {
-        fault(machine, "expected a mark on the stack");
-        return false;
-    }
+    if (machine->marks.count == 0)
+        return fault(machine, "expected a mark on the stack");
     const size_t height = machine->marks.number[--machine->marks.count];
     *items_out = items_from(machine, height);
     *count_out = machine->stack.count - height;
