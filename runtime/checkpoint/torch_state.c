@@ -396,29 +396,22 @@ static bool read_view(struct walk *walk, enum made made, uint32_t arguments,
     return !*is_skipped_out && read_place(walk, &rebuild, view);
 }
 
-static struct ms_torch_view *add_view(struct ms_torch_state *state)
-{
-    if (!MS_ARRAY_GROW(state->views, state->count, state->capacity))
-        return NULL;
-    struct ms_torch_view *view = &state->views[state->count++];
-    *view = (struct ms_torch_view){0};
-    return view;
-}
-
 static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, enum made made)
 {
+    struct ms_torch_state *state = &walk->state;
     bool is_skipped;
     walk->pickle.values[value].is_marked = true;
     walk->has_roots |= walk->root != 0 && walk->root != walk->top_item;
     walk->root = walk->top_item;
-    struct ms_torch_view *view = add_view(&walk->state);
-    if (view == NULL)
+    if (!MS_ARRAY_GROW(state->views, state->count, state->capacity))
         return fault_at(walk, "out of memory");
+    struct ms_torch_view *view = &state->views[state->count++];
+    *view = (struct ms_torch_view){0};
     if (!spend(walk, sizeof(*view) + walk->path_bytes))
         return false;
     if (!read_view(walk, made, arguments, view, &is_skipped)) {
-        walk->state.count--;
-        walk->state.skipped += is_skipped;
+        state->count--;
+        state->skipped += is_skipped;
         return is_skipped;
     }
     view->tensor.name = ms_arena_string(walk->arena, walk->path, walk->path_bytes);

@@ -100,20 +100,14 @@ static struct file *take_file(const struct stat *stat)
     return file;
 }
 
-static bool overlap(size_t first, size_t end)
-{
-    for (size_t i = first + 1; i < end; i++) {
-        if (end_of(i) < end_of(i - 1))
-            return true;
-    }
-    return false;
-}
-
 /* Gives the file the tensors [first, end) of the list of all. */
 static bool add_tensors(struct file *file, size_t first, size_t end)
 {
     uint64_t reach = 0;
-    if (overlap(first, end)) {
+    bool overlap = false;
+    for (size_t i = first + 1; i < end; i++)
+        overlap |= end_of(i) < end_of(i - 1);
+    if (overlap) {
         file->reach = ms_heap_alloc((end - first) * sizeof(*file->reach));
         if (file->reach == NULL)
             return false;

@@ -119,7 +119,7 @@ static void make_pattern(char *to, size_t bytes, const char *name)
 static void add_cause(void *context, const struct ms_state_cause *cause)
 {
     struct sums *sums = context;
-    struct sum added = {cause->count, cause->bytes, cause->reason, "", ""};
+    struct sum added = {.reason = cause->reason};
     size_t at = 0;
     if (cause->sentence[0] == '\0' || cause->reason >= MS_REASON_COUNT)
         return;
@@ -132,11 +132,9 @@ static void add_cause(void *context, const struct ms_state_cause *cause)
     if (at == MOST_SUMS)
         return;
     if (at == sums->count)
-        sums->rows[sums->count++] = (struct sum){.reason = added.reason};
-    memcpy(sums->rows[at].call, added.call, sizeof(added.call));
-    memcpy(sums->rows[at].text, added.text, sizeof(added.text));
-    sums->rows[at].count += added.count;
-    sums->rows[at].bytes += added.bytes;
+        sums->rows[sums->count++] = added;
+    sums->rows[at].count += cause->count;
+    sums->rows[at].bytes += cause->bytes;
 }
 
 /* The other ranks on this machine. */
