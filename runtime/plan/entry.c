@@ -91,15 +91,6 @@ static void unescape(char *pattern)
     *to = '\0';
 }
 
-static const char *read_pattern(char *pattern, bool *is_exact_out)
-{
-    const char *fault = check(pattern);
-    *is_exact_out = fault == NULL && ms_entry_is_exact(pattern);
-    if (*is_exact_out)
-        unescape(pattern);
-    return fault;
-}
-
 static bool match_set(const char **set, uint32_t character)
 {
     bool is_negated, is_member = false;
@@ -436,31 +427,25 @@ static bool is_wanted(const void *context, uint32_t number)
     return are_same(&wanted->all[number], wanted->one);
 }
 
-static bool add_terms(struct ms_plan_parser *parser, const struct ms_terms *terms, uint64_t hash)
-{
-    struct ms_plan *plan = parser->plan;
-    if (!ms_pages_grow(&plan->terms, (plan->terms_count + 1) * sizeof(*terms)) ||
-        (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, plan->terms_count)))
-        return false;
-    ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
-    return true;
-}
-
 /* Gives the entry its terms. If another entry has the same terms, shares those, and gives back the
  * memory taken for `terms` since `before`. */
 static bool set_terms(struct ms_plan_parser *parser, const struct ms_terms *terms,
                       const struct ms_arena *before, struct ms_plan_entry *entry)
 {
-    const struct wanted_terms wanted = {parser->plan->terms.memory, terms};
+    struct ms_plan *plan = parser->plan;
+    const struct wanted_terms wanted = {plan->terms.memory, terms};
     const uint64_t hash = hash_terms(terms);
-    const uint32_t found = terms->ranges == NULL
-                               ? ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted)
-                               : MS_NO_NUMBER;
-    if (found != MS_NO_NUMBER)
-        ms_arena_return(&parser->plan->arena, before);
-    else if (!add_terms(parser, terms, hash))
-        return false;
-    entry->terms = (found != MS_NO_NUMBER ? found : parser->plan->terms_count - 1) & INT32_MAX;
+    uint32_t number = ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted);
+    if (number != MS_NO_NUMBER) {
+        ms_arena_return(&plan->arena, before);
+    } else {
+        number = plan->terms_count;
+        if (!ms_pages_grow(&plan->terms, (number + 1) * sizeof(*terms)) ||
+            (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, number)))
+            return false;
+        ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
+    }
+    entry->terms = number & INT32_MAX;
     return true;
 }
 
@@ -477,11 +462,12 @@ static bool parse_name(const struct ms_plan_parser *parser, const struct ms_plac
     char *name = ms_json_text(value, &parser->plan->arena);
     if (name == NULL)
         return ms_fault_at(parser->reading, &at, "out of memory");
-    bool is_exact;
-    const char *fault = read_pattern(name, &is_exact);
+    const char *fault = check(name);
     if (fault != NULL)
         return ms_fault_at(parser->reading, &at, "%s", fault);
-    entry->is_exact = is_exact;
+    entry->is_exact = ms_entry_is_exact(name);
+    if (entry->is_exact)
+        unescape(name);
     entry->name = name;
     return true;
 }

@@ -264,12 +264,6 @@ static uint64_t index_at(const struct ms_axis *axis, uint64_t position, uint64_t
     return span->begin + position;
 }
 
-static struct ms_range in_bytes(const struct ms_cursor *cursor)
-{
-    return (struct ms_range){cursor->begin * cursor->element_bytes,
-                             (cursor->begin + cursor->length) * cursor->element_bytes};
-}
-
 /* Finds the run of elements at cursor->at. The box has dimensions, and `at` is before the end. */
 static void find_run(struct ms_cursor *cursor)
 {
@@ -315,7 +309,8 @@ static struct ms_range next_run(struct ms_cursor *cursor)
             find_run(cursor);
     }
     cursor->at += cursor->length;
-    return in_bytes(cursor);
+    return (struct ms_range){cursor->begin * cursor->element_bytes,
+                             (cursor->begin + cursor->length) * cursor->element_bytes};
 }
 
 static void set_strides(struct ms_cursor *cursor)
