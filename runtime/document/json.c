@@ -503,20 +503,19 @@ static bool check_number(struct check *check)
     int64_t unused;
     check->at += is_negative;
     const char *const digits = check->at;
-    if (!skip_digits(check) || (*digits == '0' && check->at > digits + 1))
-        return fault_at(check, begin, "expected a number");
+    bool is_good = skip_digits(check) && (*digits != '0' || check->at == digits + 1);
     const char *const behind = check->at;
-    if (peek(check) == '.') {
+    if (is_good && peek(check) == '.') {
         check->at++;
-        if (!skip_digits(check))
-            return fault_at(check, begin, "expected a number");
+        is_good = skip_digits(check);
     }
-    if (peek(check) == 'e' || peek(check) == 'E') {
+    if (is_good && (peek(check) == 'e' || peek(check) == 'E')) {
         check->at++;
         check->at += peek(check) == '+' || peek(check) == '-';
-        if (!skip_digits(check))
-            return fault_at(check, begin, "expected a number");
+        is_good = skip_digits(check);
     }
+    if (!is_good)
+        return fault_at(check, begin, "expected a number");
     return check->at > behind || read_digits(digits, behind, is_negative, &unused) ||
            fault_at(check, begin, "expected an integer of 64 bits");
 }
