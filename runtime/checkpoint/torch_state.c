@@ -109,14 +109,6 @@ static bool is_text(const struct ms_pickle *pickle, uint32_t value, const char *
            memcmp(pickle->text + found->text.at, text, found->text.length) == 0;
 }
 
-static bool is_global(const struct ms_pickle *pickle, uint32_t value, const char *module,
-                      const char *name)
-{
-    const struct ms_value *found = &pickle->values[value];
-    return found->kind == MS_VALUE_GLOBAL && is_text(pickle, found->global.module, module) &&
-           is_text(pickle, found->global.name, name);
-}
-
 /* Gets the first `count` items of a tuple. Returns false if the tuple has fewer. */
 static bool get_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count)
 {
@@ -149,8 +141,12 @@ static bool spend(struct walk *walk, size_t bytes)
 
 static enum made made_by(const struct ms_pickle *pickle, uint32_t function)
 {
+    const struct ms_value *found = &pickle->values[function];
+    if (found->kind != MS_VALUE_GLOBAL)
+        return NO_TENSOR;
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        if (is_global(pickle, function, functions[i].module, functions[i].name))
+        if (is_text(pickle, found->global.module, functions[i].module) &&
+            is_text(pickle, found->global.name, functions[i].name))
             return functions[i].made;
     }
     return NO_TENSOR;
