@@ -306,19 +306,15 @@ static uint64_t reach_of(const struct file *file, size_t index)
     return file->reach != NULL ? file->reach[index] : end_of(file->first + index);
 }
 
-/* The first of the file's tensors that may reach behind begin. */
-static size_t first_behind(const struct file *file, uint64_t begin)
-{
-    return MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
-}
-
 void ms_checkpoint_files_visit(const struct ms_file *source, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context)
 {
     const struct file *file = find(source);
     if (file == NULL)
         return;
-    for (size_t i = first_behind(file, begin); i < file->count; i++) {
+    /* The first of the file's tensors that may reach behind `begin`. */
+    size_t i = MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
+    for (; i < file->count; i++) {
         const struct ms_tensor tensor = ms_checkpoint_files_at(file->first + i);
         if (tensor.offset >= end)
             break;

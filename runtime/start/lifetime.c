@@ -414,14 +414,6 @@ static void write_dump(const char *path)
         ms_log(MS_WARN, "METASHARD_DUMP: cannot write all of %s: %s", path, strerror(error));
 }
 
-/* Says where to read more. */
-static void say_next(bool is_dumped)
-{
-    const char *path = is_dumped ? ms_config.dump_path : ms_state_view().path;
-    if (path[0] != '\0')
-        ms_log_say("info", "for more, run: metashard-dump show %s", path);
-}
-
 void ms_lifetime_end(void)
 {
     if (!ms_is_started()) {
@@ -439,7 +431,8 @@ void ms_lifetime_end(void)
         ms_state_end(NULL, NULL);
     if (is_dumped)
         write_dump(ms_config.dump_path);
-    if (is_explained || ms_config.log.level >= MS_INFO)
-        say_next(is_dumped);
+    const char *path = is_dumped ? ms_config.dump_path : ms_state_view().path;
+    if ((is_explained || ms_config.log.level >= MS_INFO) && path[0] != '\0')
+        ms_log_say("info", "for more, run: metashard-dump show %s", path);
     ms_log_finish();
 }

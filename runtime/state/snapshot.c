@@ -245,13 +245,6 @@ struct window {
     struct choice *choice; /* NULL: all are kept */
 };
 
-static bool read_window(struct page *page, const struct window *window)
-{
-    return read_some(page, window->section, window->first, window->count, window->before) &&
-           read_some(page, window->section, window->first, window->count, window->records) &&
-           read_some(page, window->section, window->first, window->count, window->after);
-}
-
 /* Moves the records that are whole, and were ever written, to `kept`. Most have equal sequences in
  * the readings before and after; the others are read one by one. */
 static bool keep_whole(struct page *page, const struct window *window, char *kept,
@@ -288,7 +281,9 @@ static bool keep_all(struct page *page, struct window *window, size_t total, cha
     *count_out = 0;
     for (; window->first < total; window->first += window->count) {
         window->count = total - window->first < most ? total - window->first : most;
-        if (!read_window(page, window) ||
+        if (!read_some(page, window->section, window->first, window->count, window->before) ||
+            !read_some(page, window->section, window->first, window->count, window->records) ||
+            !read_some(page, window->section, window->first, window->count, window->after) ||
             !keep_whole(page, window, kept + *count_out * window->record_bytes, &count))
             return false;
         *count_out += count;
