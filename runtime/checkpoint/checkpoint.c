@@ -536,16 +536,13 @@ static bool refuse_folder(const struct ms_fault_context *reading)
     char name[4096];
     if (has_index(reading->file, ".metadata", name))
         return refuse_distributed(reading);
+    const char *found = ", in this folder";
     if (has_file_like(reading->file, ".gguf"))
-        return ms_fault_at(reading, NULL,
-                           "expected safetensors files, or files of torch.save, found one of GGUF: "
-                           "take the model's safetensors files");
-    if (has_index(reading->file, "config.json", name))
-        return ms_fault_at(reading, NULL,
-                           "expected safetensors files, or files of torch.save, found config.json "
-                           "without them: are the weights downloaded?");
-    return ms_fault_at(reading, NULL,
-                       "expected safetensors files, or files of torch.save, in this folder");
+        found = ", found one of GGUF: take the model's safetensors files";
+    else if (has_index(reading->file, "config.json", name))
+        found = ", found config.json without them: are the weights downloaded?";
+    return ms_fault_at(reading, NULL, "expected safetensors files, or files of torch.save%s",
+                       found);
 }
 
 /* True for a model's name on a hub, OWNER/NAME, given in place of a path. */
