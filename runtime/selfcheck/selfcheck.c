@@ -246,12 +246,6 @@ static enum ms_check_state check(CUcontext context, CUdevice device,
     return MS_CHECK_RUN;
 }
 
-static void ask_resolver(struct ms_check_report *report)
-{
-    if (resolver != NULL && !resolver(report->seen[MS_FACT_RESOLVER], MS_SEEN_BYTES))
-        report->unmet |= MS_FACT_BIT(MS_FACT_RESOLVER);
-}
-
 /* One line for each fact that does not hold. */
 static void publish(CUdevice device, enum ms_check_state state,
                     const struct ms_check_report *report)
@@ -279,8 +273,9 @@ MS_HOLDS(lock) static void check_locked(CUcontext context, CUdevice device)
     enum { MOST_ATTEMPTS = 16 };
     struct ms_check_report report;
     const enum ms_check_state state = check(context, device, &report);
-    if (state != MS_CHECK_OFF)
-        ask_resolver(&report);
+    if (state != MS_CHECK_OFF && resolver != NULL &&
+        !resolver(report.seen[MS_FACT_RESOLVER], MS_SEEN_BYTES))
+        report.unmet |= MS_FACT_BIT(MS_FACT_RESOLVER);
     ms_facts_set_unmet(device, report.unmet);
     publish(device, state, &report);
     /* The event of a context is not asked again: work of the program may be queued for long. */
