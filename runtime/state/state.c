@@ -89,11 +89,10 @@ static void write_record(enum ms_state_section section, uint64_t index, const vo
 /* Writes the older of the two records. */
 static void write_pair(enum ms_state_section section, const void *value)
 {
-    const word *first = record(section, 0), *second = record(section, 1);
-    if (first[0] <= second[0])
-        write_words(record(section, 0), value, ms_format_record_bytes(section), second[0] + 2);
-    else
-        write_words(record(section, 1), value, ms_format_record_bytes(section), first[0] + 2);
+    word *first = record(section, 0), *second = record(section, 1);
+    const bool is_first = first[0] <= second[0];
+    write_words(is_first ? first : second, value, ms_format_record_bytes(section),
+                (is_first ? second[0] : first[0]) + 2);
 }
 
 /* Cuts the text between two characters, and zeroes the rest. */
