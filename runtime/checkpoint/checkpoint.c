@@ -106,26 +106,25 @@ static uint64_t bytes_of(const struct ms_checkpoint *checkpoint, const struct re
 }
 
 struct placed {
-    uint64_t offset, bytes;
-    const char *name;
     struct record record;
+    uint64_t bytes;
 };
 
 static struct placed placed_of(const struct ms_checkpoint *checkpoint, size_t index)
 {
     const struct record *record = &records_of(checkpoint)[index];
-    return (struct placed){record->offset, bytes_of(checkpoint, record), record->name, *record};
+    return (struct placed){*record, bytes_of(checkpoint, record)};
 }
 
 /* The order of a file: by offset, then empty tensors first, then by name. */
 static int by_place(const void *a, const void *b)
 {
     const struct placed *left = a, *right = b;
-    if (left->offset != right->offset)
-        return left->offset < right->offset ? -1 : 1;
+    if (left->record.offset != right->record.offset)
+        return left->record.offset < right->record.offset ? -1 : 1;
     if (left->bytes != right->bytes)
         return left->bytes < right->bytes ? -1 : 1;
-    return strcmp(left->name, right->name);
+    return strcmp(left->record.name, right->record.name);
 }
 
 static bool is_sorted(const struct ms_checkpoint *checkpoint, size_t first)
@@ -537,16 +536,13 @@ static bool refuse_folder(const struct ms_fault_context *reading)
     char name[4096];
     if (has_index(reading->file, ".metadata", name))
         return refuse_distributed(reading);
+    const char *found = ", in this folder";
     if (has_file_like(reading->file, ".gguf"))
-        return ms_fault_at(reading, NULL,
-                           "expected safetensors files, or files of torch.save, found one of GGUF: "
-                           "take the model's safetensors files");
-    if (has_index(reading->file, "config.json", name))
-        return ms_fault_at(reading, NULL,
-                           "expected safetensors files, or files of torch.save, found config.json "
-                           "without them: are the weights downloaded?");
-    return ms_fault_at(reading, NULL,
-                       "expected safetensors files, or files of torch.save, in this folder");
+        found = ", found one of GGUF: take the model's safetensors files";
+    else if (has_index(reading->file, "config.json", name))
+        found = ", found config.json without them: are the weights downloaded?";
+    return ms_fault_at(reading, NULL, "expected safetensors files, or files of torch.save%s",
+                       found);
 }
 
 /* True for a model's name on a hub, OWNER/NAME, given in place of a path. */

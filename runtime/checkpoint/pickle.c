@@ -83,25 +83,20 @@ static bool add(struct unpickler *machine, struct numbers *numbers, uint32_t num
     return true;
 }
 
-static struct ms_value *make(struct unpickler *machine, enum ms_value_kind kind)
+static bool make(struct unpickler *machine, struct ms_value value)
 {
     struct ms_pickle *pickle = &machine->pickle;
     if (!has_room(machine, pickle->value_count, MS_PICKLE_MAX_VALUES))
-        return NULL;
-    if (!MS_ARRAY_GROW(pickle->values, pickle->value_count, machine->value_capacity)) {
-        fault(machine, "out of memory");
-        return NULL;
-    }
-    struct ms_value *value = &pickle->values[pickle->value_count++];
-    *value = (struct ms_value){.kind = kind};
-    return value;
+        return false;
+    if (!MS_ARRAY_GROW(pickle->values, pickle->value_count, machine->value_capacity))
+        return fault(machine, "out of memory");
+    pickle->values[pickle->value_count++] = value;
+    return true;
 }
 
-static struct ms_value *push(struct unpickler *machine, enum ms_value_kind kind)
+static bool push(struct unpickler *machine, struct ms_value value)
 {
-    struct ms_value *value = make(machine, kind);
-    return value != NULL && add(machine, &machine->stack, machine->pickle.value_count - 1) ? value
-                                                                                           : NULL;
+    return make(machine, value) && add(machine, &machine->stack, machine->pickle.value_count - 1);
 }
 
 static bool add_item(struct unpickler *machine, uint32_t to, uint32_t item)
@@ -156,10 +151,8 @@ static const uint32_t *items_from(const struct unpickler *machine, size_t height
 /* Pops the stack down to the last mark. The items are valid until the next push. */
 static bool pop_mark(struct unpickler *machine, const uint32_t **items_out, size_t *count_out)
 {
-    if (machine->marks.count == 0) {
-        fault(machine, "expected a mark on the stack");
-        return false;
-    }
+    if (machine->marks.count == 0)
+        return fault(machine, "expected a mark on the stack");
     const size_t height = machine->marks.number[--machine->marks.count];
     *items_out = items_from(machine, height);
     *count_out = machine->stack.count - height;
@@ -223,10 +216,7 @@ static bool run_other(struct unpickler *machine)
 
 static bool push_number(struct unpickler *machine, uint64_t number)
 {
-    struct ms_value *value = push(machine, MS_VALUE_INT);
-    if (value != NULL)
-        value->number = (int64_t)number;
-    return value != NULL;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_INT, .number = (int64_t)number});
 }
 
 static bool run_number(struct unpickler *machine)
@@ -249,12 +239,7 @@ static bool run_long(struct unpickler *machine)
 
 static bool push_text(struct unpickler *machine, uint32_t at, uint32_t length)
 {
-    struct ms_value *value = push(machine, MS_VALUE_TEXT);
-    if (value == NULL)
-        return false;
-    value->text.at = at;
-    value->text.length = length;
-    return true;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_TEXT, .text = {at, length}});
 }
 
 static bool run_text(struct unpickler *machine)
@@ -264,18 +249,18 @@ static bool run_text(struct unpickler *machine)
 
 static bool run_list(struct unpickler *machine)
 {
-    return push(machine, MS_VALUE_LIST) != NULL;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_LIST});
 }
 
 static bool run_dict(struct unpickler *machine)
 {
-    return push(machine, MS_VALUE_DICT) != NULL;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_DICT});
 }
 
 /* The items stay on the stack until the tuple is pushed over them. */
 static bool push_tuple(struct unpickler *machine, const uint32_t *items, size_t count)
 {
-    if (make(machine, MS_VALUE_TUPLE) == NULL)
+    if (!make(machine, (struct ms_value){.kind = MS_VALUE_TUPLE}))
         return false;
     const uint32_t tuple = machine->pickle.value_count - 1;
     for (size_t i = 0; i < count; i++) {
@@ -376,12 +361,7 @@ static bool run_stack_global(struct unpickler *machine)
     if (!has(machine, 2))
         return false;
     const uint32_t name = pop(machine), module = pop(machine);
-    struct ms_value *value = push(machine, MS_VALUE_GLOBAL);
-    if (value == NULL)
-        return false;
-    value->global.module = module;
-    value->global.name = name;
-    return true;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_GLOBAL, .global = {module, name}});
 }
 
 static bool run_global(struct unpickler *machine)
@@ -398,12 +378,7 @@ static bool run_call(struct unpickler *machine)
     if (!has(machine, 2))
         return false;
     const uint32_t arguments = pop(machine), function = pop(machine);
-    struct ms_value *value = push(machine, MS_VALUE_CALL);
-    if (value == NULL)
-        return false;
-    value->call.function = function;
-    value->call.arguments = arguments;
-    return true;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_CALL, .call = {function, arguments}});
 }
 
 /* NEWOBJ_EX: ignores the keyword arguments. */
@@ -428,11 +403,7 @@ static bool run_persistent(struct unpickler *machine)
 {
     if (!has(machine, 1))
         return false;
-    const uint32_t id = pop(machine);
-    struct ms_value *value = push(machine, MS_VALUE_PERSISTENT);
-    if (value != NULL)
-        value->id = id;
-    return value != NULL;
+    return push(machine, (struct ms_value){.kind = MS_VALUE_PERSISTENT, .id = pop(machine)});
 }
 
 static bool run_get(struct unpickler *machine)
@@ -640,7 +611,7 @@ bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, si
 {
     struct unpickler machine = {.reading = reading, .pickle = {.text = text}, .bytes = bytes};
     bool is_good = bytes <= MS_PICKLE_MAX_BYTES || fault(&machine, "expected at most 100 MB");
-    is_good = is_good && make(&machine, MS_VALUE_OTHER) != NULL && run(&machine);
+    is_good = is_good && make(&machine, (struct ms_value){.kind = MS_VALUE_OTHER}) && run(&machine);
     ms_heap_free(machine.stack.number);
     ms_heap_free(machine.marks.number);
     ms_heap_free(machine.memo.number);

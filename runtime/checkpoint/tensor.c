@@ -58,22 +58,14 @@ const char *ms_tensor_measure(struct ms_tensor *tensor)
 
 /* --- in a JSON document */
 
-static bool find_dtype(const char *value, enum ms_dtype *dtype_out)
-{
-    for (int i = 0; i < MS_DTYPE_COUNT; i++) {
-        if (ms_json_is_text(value, ms_dtype_names[i])) {
-            *dtype_out = (enum ms_dtype)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 bool ms_tensor_parse(const struct ms_fault_context *reading, const struct ms_place *place,
                      const char *dtype, const char *shape, struct ms_tensor *tensor)
 {
     const struct ms_place at_dtype = {place, "dtype", 0}, at_shape = {place, "shape", 0};
-    if (!find_dtype(dtype, &tensor->dtype))
+    tensor->dtype = (enum ms_dtype)0;
+    while (tensor->dtype < MS_DTYPE_COUNT && !ms_json_is_text(dtype, ms_dtype_names[tensor->dtype]))
+        tensor->dtype++;
+    if (tensor->dtype == MS_DTYPE_COUNT)
         return ms_fault_at(reading, &at_dtype, "expected a dtype of safetensors, such as \"BF16\"");
     tensor->dims = 0;
     struct ms_json_walk walk = {.in = shape};

@@ -109,14 +109,6 @@ static bool is_text(const struct ms_pickle *pickle, uint32_t value, const char *
            memcmp(pickle->text + found->text.at, text, found->text.length) == 0;
 }
 
-static bool is_global(const struct ms_pickle *pickle, uint32_t value, const char *module,
-                      const char *name)
-{
-    const struct ms_value *found = &pickle->values[value];
-    return found->kind == MS_VALUE_GLOBAL && is_text(pickle, found->global.module, module) &&
-           is_text(pickle, found->global.name, name);
-}
-
 /* Gets the first `count` items of a tuple. Returns false if the tuple has fewer. */
 static bool get_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count)
 {
@@ -149,8 +141,12 @@ static bool spend(struct walk *walk, size_t bytes)
 
 static enum made made_by(const struct ms_pickle *pickle, uint32_t function)
 {
+    const struct ms_value *found = &pickle->values[function];
+    if (found->kind != MS_VALUE_GLOBAL)
+        return NO_TENSOR;
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        if (is_global(pickle, function, functions[i].module, functions[i].name))
+        if (is_text(pickle, found->global.module, functions[i].module) &&
+            is_text(pickle, found->global.name, functions[i].name))
             return functions[i].made;
     }
     return NO_TENSOR;
@@ -396,29 +392,22 @@ static bool read_view(struct walk *walk, enum made made, uint32_t arguments,
     return !*is_skipped_out && read_place(walk, &rebuild, view);
 }
 
-static struct ms_torch_view *add_view(struct ms_torch_state *state)
-{
-    if (!MS_ARRAY_GROW(state->views, state->count, state->capacity))
-        return NULL;
-    struct ms_torch_view *view = &state->views[state->count++];
-    *view = (struct ms_torch_view){0};
-    return view;
-}
-
 static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, enum made made)
 {
+    struct ms_torch_state *state = &walk->state;
     bool is_skipped;
     walk->pickle.values[value].is_marked = true;
     walk->has_roots |= walk->root != 0 && walk->root != walk->top_item;
     walk->root = walk->top_item;
-    struct ms_torch_view *view = add_view(&walk->state);
-    if (view == NULL)
+    if (!MS_ARRAY_GROW(state->views, state->count, state->capacity))
         return fault_at(walk, "out of memory");
+    struct ms_torch_view *view = &state->views[state->count++];
+    *view = (struct ms_torch_view){0};
     if (!spend(walk, sizeof(*view) + walk->path_bytes))
         return false;
     if (!read_view(walk, made, arguments, view, &is_skipped)) {
-        walk->state.count--;
-        walk->state.skipped += is_skipped;
+        state->count--;
+        state->skipped += is_skipped;
         return is_skipped;
     }
     view->tensor.name = ms_arena_string(walk->arena, walk->path, walk->path_bytes);

@@ -106,7 +106,7 @@ static struct {
     struct sockaddr_un address;
     ino_t inode;
     struct client clients[MS_CONTROL_CLIENTS]; /* in the order in which they connected */
-} server = {.listener = -1};
+} server = {.listener = -1, .clients = {[0 ... MS_CONTROL_CLIENTS - 1] = {.descriptor = -1}}};
 
 /* --- opening */
 
@@ -158,8 +158,6 @@ static bool open_listener(void)
 bool ms_control_open(const char *path)
 {
     server.address.sun_family = AF_UNIX;
-    for (int i = 0; i < MS_CONTROL_CLIENTS; i++)
-        server.clients[i].descriptor = -1;
     if (strlen(path) >= sizeof(server.address.sun_path)) {
         ms_log(MS_WARN, "METASHARD_CONTROL: expected a path of less than %zu bytes, found %s",
                sizeof(server.address.sun_path), path);
@@ -219,7 +217,8 @@ static void wait_for_descriptor(void)
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
 }
 
-static void close_gaps(void)
+/* Moves all clients to the front. Returns their number. */
+static int close_gaps(void)
 {
     int kept = 0;
     for (int i = 0; i < MS_CONTROL_CLIENTS; i++) {
@@ -228,29 +227,26 @@ static void close_gaps(void)
         if (client.descriptor >= 0)
             server.clients[kept++] = client;
     }
+    return kept;
 }
 
 static void accept_client(void)
 {
     const int descriptor = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    struct client *client = NULL;
     if (descriptor < 0) {
         wait_for_descriptor();
         return;
     }
-    close_gaps(); /* so that the first free place is behind all clients */
-    for (int i = 0; i < MS_CONTROL_CLIENTS && client == NULL; i++) {
-        if (server.clients[i].descriptor < 0)
-            client = &server.clients[i];
-    }
-    struct client refused = {.descriptor = descriptor};
-    if (client == NULL || !ms_peer_is_own_user(descriptor)) {
-        answer(&refused, "error", client == NULL ? "too many connections" : "not the same user");
-        drop(&refused);
+    struct client client = {.descriptor = descriptor,
+                            .heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE)};
+    const int at = close_gaps();
+    const bool has_room = at < MS_CONTROL_CLIENTS;
+    if (has_room && ms_peer_is_own_user(descriptor)) {
+        server.clients[at] = client;
         return;
     }
-    *client =
-        (struct client){.descriptor = descriptor, .heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE)};
+    answer(&client, "error", has_room ? "not the same user" : "too many connections");
+    drop(&client);
 }
 
 /* --- requests */
@@ -258,10 +254,9 @@ static void accept_client(void)
 static void take_plan(struct client *client)
 {
     struct ms_fault fault;
-    if (ms_control_text(client->plan.memory, client->plan_bytes, "the control socket", &fault))
-        answer(client, "ok", "the plan is active");
-    else
-        answer(client, "error", fault.text);
+    const bool is_good =
+        ms_control_text(client->plan.memory, client->plan_bytes, "the control socket", &fault);
+    answer(client, is_good ? "ok" : "error", is_good ? "the plan is active" : fault.text);
     ms_pages_cleanup(&client->plan);
 }
 
@@ -483,60 +478,40 @@ static void serve_client(struct client *client)
     client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
-static bool is_ready(const struct client *client, const struct pollfd *polled, size_t count)
-{
-    for (size_t i = 1; i < count; i++) {
-        if (client->descriptor == polled[i].fd && polled[i].revents != 0)
-            return true;
-    }
-    return false;
-}
-
 /* now_ns: the time of the poll. Silence is measured up to then: a client that sends while another
  * client's request is served is ready at the next poll. */
-static void serve_ready(const struct pollfd *polled, size_t count, uint64_t now_ns)
+static void serve_ready(const struct pollfd *polled, int count, uint64_t now_ns)
 {
-    for (int i = 0; i < MS_CONTROL_CLIENTS && server.listener >= 0; i++) {
+    for (int i = 0; i < count; i++) {
         struct client *client = &server.clients[i];
-        if (is_ready(client, polled, count))
+        if (polled[i].revents != 0)
             serve_client(client);
-        else if (client->descriptor >= 0 &&
-                 now_ns > client->heard_ns + PATIENCE_S * UINT64_C(1000000000))
+        else if (now_ns > client->heard_ns + PATIENCE_S * UINT64_C(1000000000))
             drop(client);
     }
-    if (count > 0 && polled[0].revents != 0)
-        accept_client();
-}
-
-/* Lists the descriptors to poll; returns how many. */
-static size_t list(struct pollfd *polled_out)
-{
-    size_t count = 0;
-    if (server.listener < 0)
-        return 0;
-    polled_out[count++] = (struct pollfd){.fd = server.listener, .events = POLLIN};
-    for (int i = 0; i < MS_CONTROL_CLIENTS; i++) {
-        if (server.clients[i].descriptor >= 0)
-            polled_out[count++] =
-                (struct pollfd){.fd = server.clients[i].descriptor, .events = POLLIN};
-    }
-    return count;
 }
 
 bool ms_control_serve(int wake, int patience_ms)
 {
-    struct pollfd polled[3 + MS_CONTROL_CLIENTS];
-    polled[0] = (struct pollfd){.fd = wake, .events = POLLIN};
-    polled[1] = (struct pollfd){.fd = signalled.descriptor, .events = POLLIN};
-    const size_t count = list(polled + 2);
-    const bool has_clients = count > 1; /* silent clients are dropped */
-    poll(polled, 2 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
+    enum { WAKE, SIGNAL, LISTENER, CLIENTS };
+    struct pollfd polled[CLIENTS + MS_CONTROL_CLIENTS];
+    const int clients = close_gaps();
+    const nfds_t count = server.listener >= 0 ? CLIENTS + (nfds_t)clients : LISTENER;
+    polled[WAKE] = (struct pollfd){.fd = wake, .events = POLLIN};
+    polled[SIGNAL] = (struct pollfd){.fd = signalled.descriptor, .events = POLLIN};
+    polled[LISTENER] = (struct pollfd){.fd = server.listener, .events = POLLIN};
+    for (int i = 0; i < clients; i++)
+        polled[CLIENTS + i] = (struct pollfd){.fd = server.clients[i].descriptor, .events = POLLIN};
+    /* Silent clients are dropped. */
+    poll(polled, count, clients > 0 && patience_ms < 0 ? LOOK_MS : patience_ms);
     const uint64_t now_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
-    if (polled[0].revents != 0)
+    if (polled[WAKE].revents != 0)
         return false;
-    if (polled[1].revents != 0)
+    if (polled[SIGNAL].revents != 0)
         obey_signal();
-    serve_ready(polled + 2, count, now_ns);
+    serve_ready(polled + CLIENTS, clients, now_ns);
+    if (polled[LISTENER].revents != 0)
+        accept_client();
     return true;
 }
 
@@ -556,18 +531,15 @@ static struct {
     int quiet;                    /* looks since the file changed */
 } control = {.wake = -1};
 
-static bool read_plan(const struct stat *now, struct ms_fault *fault)
+/* If the plan has a fault, the file is read again later, unless is_final. */
+static void read_plan(const struct stat *now, bool is_final)
 {
-    if (!ms_control_file(control.path, fault))
-        return false;
-    control.read = *now;
-    return true;
-}
-
-static void refuse(const struct stat *now, const struct ms_fault *fault)
-{
-    ms_log(MS_ERROR, "METASHARD_PLAN: %s", fault->text);
-    control.read = *now;
+    struct ms_fault fault;
+    const bool is_read = ms_control_file(control.path, &fault);
+    if (!is_read && is_final)
+        ms_log(MS_ERROR, "METASHARD_PLAN: %s", fault.text);
+    if (is_read || is_final)
+        control.read = *now;
 }
 
 /* Reads the file only when two looks find it unchanged: it may be half written. A plan with a fault
@@ -575,16 +547,13 @@ static void refuse(const struct stat *now, const struct ms_fault *fault)
 static void look_at_plan(void)
 {
     struct stat now;
-    struct ms_fault fault;
     if (control.path[0] == '\0' || stat(control.path, &now) != 0)
         return;
     control.quiet = ms_regular_file_is_same(&now, &control.seen) ? control.quiet + 1 : 0;
     control.seen = now;
-    if ((control.quiet != 1 && control.quiet != PATIENCE) ||
-        ms_regular_file_is_same(&now, &control.read))
-        return;
-    if (!read_plan(&now, &fault) && control.quiet == PATIENCE)
-        refuse(&now, &fault);
+    if ((control.quiet == 1 || control.quiet == PATIENCE) &&
+        !ms_regular_file_is_same(&now, &control.read))
+        read_plan(&now, control.quiet == PATIENCE);
 }
 
 static void *serve(__attribute__((unused)) void *unused)
@@ -659,12 +628,10 @@ static void make_absolute(const char *path)
 
 void ms_control_start(void)
 {
-    struct ms_fault fault;
     if (ms_config.plan_path[0] != '\0')
         make_absolute(ms_config.plan_path);
-    if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0 &&
-        !read_plan(&control.seen, &fault))
-        refuse(&control.seen, &fault);
+    if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0)
+        read_plan(&control.seen, true);
     const bool has_socket =
         ms_config.control_path[0] != '\0' && ms_control_open(ms_config.control_path);
     open_signal();

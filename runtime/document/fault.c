@@ -21,20 +21,12 @@ static bool is_inside(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-/* The length of the text's first whole characters, at most `most` bytes. The text is longer. */
-static size_t head_bytes(const char *text, size_t most)
+/* The length of the whole characters that lie behind `at` (step 1) or before `at` (step -1): at
+ * most `most` bytes. The text is longer in that direction. */
+static size_t whole_bytes(const char *at, ptrdiff_t step, size_t most)
 {
     size_t bytes = most;
-    while (bytes > 0 && most - bytes < 3 && is_inside(text[bytes]))
-        bytes--;
-    return bytes;
-}
-
-/* Like head_bytes, for the text's last characters. */
-static size_t tail_bytes(const char *end, size_t most)
-{
-    size_t bytes = most;
-    while (bytes > 0 && most - bytes < 3 && is_inside(end[-(ptrdiff_t)bytes]))
+    while (bytes > 0 && most - bytes < 3 && is_inside(at[step * (ptrdiff_t)bytes]))
         bytes--;
     return bytes;
 }
@@ -47,8 +39,8 @@ static void shorten(char *out, size_t out_bytes, const char *text)
         memcpy(out, text, length + 1);
         return;
     }
-    const size_t head = head_bytes(text, room / 2);
-    const size_t tail = tail_bytes(text + length, room - room / 2);
+    const size_t head = whole_bytes(text, 1, room / 2);
+    const size_t tail = whole_bytes(text + length, -1, room - room / 2);
     memcpy(out, text, head);
     memcpy(out + head, gap, sizeof(gap) - 1);
     memcpy(out + head + sizeof(gap) - 1, text + length - tail, tail + 1);
@@ -63,7 +55,7 @@ write_reason(char *out, size_t out_bytes, const char *format, va_list args)
     const int length = vsnprintf(out, out_bytes, format, args);
     if (length >= 0 && (size_t)length >= out_bytes) {
         char *whole = ms_heap_alloc((size_t)length + 1);
-        out[head_bytes(out, out_bytes - 2)] = '\0';
+        out[whole_bytes(out, 1, out_bytes - 2)] = '\0';
         if (whole != NULL && vsnprintf(whole, (size_t)length + 1, format, again) >= 0)
             shorten(out, out_bytes, whole);
         ms_heap_free(whole);
@@ -90,13 +82,13 @@ static void write_place(char *out, const struct ms_place *place)
     out[0] = '\0';
     while (count-- > 0 && used < MS_FAULT_PLACE_BYTES) {
         const struct ms_place *one = places[count];
-        char key[KEY_BYTES];
+        char text[KEY_BYTES];
         if (one->key != NULL)
-            shorten(key, sizeof(key), one->key);
-        const int length = one->key != NULL ? snprintf(out + used, MS_FAULT_PLACE_BYTES - used,
-                                                       "%s%s", used > 0 ? "." : "", key)
-                                            : snprintf(out + used, MS_FAULT_PLACE_BYTES - used,
-                                                       "[%zu]", one->index);
+            shorten(text, sizeof(text), one->key);
+        else
+            snprintf(text, sizeof(text), "[%zu]", one->index);
+        const int length = snprintf(out + used, MS_FAULT_PLACE_BYTES - used, "%s%s",
+                                    used > 0 && one->key != NULL ? "." : "", text);
         used += length > 0 ? (size_t)length : 0;
     }
 }
@@ -128,10 +120,9 @@ bool ms_fault_at(const struct ms_fault_context *reading, const struct ms_place *
 bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int column,
                       const char *reason)
 {
-    char where[32], shortened[MS_FAULT_REASON_BYTES];
+    char where[32];
     snprintf(where, sizeof(where), ":%d:%d", line, column);
-    shorten(shortened, sizeof(shortened), reason);
-    return write_fault(reading, where, shortened);
+    return write_fault(reading, where, reason);
 }
 
 const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name)

@@ -26,11 +26,24 @@ static struct decoder decode(const char *string)
     return (struct decoder){.at = string + 1};
 }
 
-static uint32_t hex_of(const char *at)
+static bool is_digit(char character)
 {
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++)
-        value = value << 4 | (uint32_t)(at[i] <= '9' ? at[i] - '0' : (at[i] | 0x20) - 'a' + 10);
+    return character >= '0' && character <= '9';
+}
+
+/* Returns the value of four hexadecimal digits, or -1. */
+static int read_hex(const char *at, const char *end)
+{
+    int value = 0;
+    for (int i = 0; i < 4; i++, at++) {
+        const char lower = at < end ? (char)(*at | 0x20) : '\0';
+        if (lower >= 'a' && lower <= 'f')
+            value = value * 16 + lower - 'a' + 10;
+        else if (at < end && is_digit(*at))
+            value = value * 16 + *at - '0';
+        else
+            return -1;
+    }
     return value;
 }
 
@@ -43,11 +56,11 @@ static uint32_t character_of(const char **at)
         *at += 2;
         return (unsigned char)(found != NULL ? characters[found - kinds] : kind);
     }
-    const uint32_t unit = hex_of(*at + 2);
+    const uint32_t unit = (uint32_t)read_hex(*at + 2, *at + 6);
     *at += 6;
     if (unit < 0xd800 || unit >= 0xe000)
         return unit;
-    const uint32_t low = hex_of(*at + 2);
+    const uint32_t low = (uint32_t)read_hex(*at + 2, *at + 6);
     *at += 6;
     return 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
 }
@@ -90,27 +103,19 @@ static const char *end_of_plain(const char *string)
     return *at == '"' ? at : NULL;
 }
 
-static size_t text_bytes(const char *string)
-{
-    const char *end = end_of_plain(string);
-    if (end != NULL)
-        return (size_t)(end - string - 1);
-    struct decoder decoder = decode(string);
-    size_t bytes = 0;
-    while (next_byte(&decoder) >= 0)
-        bytes++;
-    return bytes;
-}
-
 char *ms_json_text(const char *string, struct ms_arena *arena)
 {
     const char *end = end_of_plain(string);
     if (end != NULL)
         return ms_arena_string(arena, string + 1, (size_t)(end - string - 1));
-    char *text = ms_arena_string(arena, NULL, text_bytes(string)), *out = text;
+    struct decoder decoder = decode(string);
+    size_t bytes = 0;
+    while (next_byte(&decoder) >= 0)
+        bytes++;
+    char *text = ms_arena_string(arena, NULL, bytes), *out = text;
     if (text == NULL)
         return NULL;
-    struct decoder decoder = decode(string);
+    decoder = decode(string);
     for (int byte; (byte = next_byte(&decoder)) >= 0; out++)
         *out = (char)byte;
     *out = '\0';
@@ -257,9 +262,18 @@ bool ms_json_members(const struct ms_fault_context *reading, const struct ms_pla
     return true;
 }
 
-static bool is_digit(char character)
+/* False: the number has more than 64 bits. */
+static bool read_digits(const char *at, const char *end, bool is_negative, int64_t *number_out)
 {
-    return character >= '0' && character <= '9';
+    int64_t number = 0;
+    for (; at < end; at++) {
+        const int digit = is_negative ? -(*at - '0') : *at - '0';
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, digit, &number))
+            return false;
+    }
+    *number_out = number;
+    return true;
 }
 
 /* Cannot overflow: ms_json_check accepts integers of 64 bits only. */
@@ -271,13 +285,8 @@ static bool read_integer(const char *value, int64_t *number_out)
     const char *end = value + is_negative;
     while (is_digit(*end))
         end++;
-    if (*end == '.' || *end == 'e' || *end == 'E')
-        return false;
-    int64_t number = 0;
-    for (const char *at = value + is_negative; at < end; at++)
-        number = number * 10 + (is_negative ? -(*at - '0') : *at - '0');
-    *number_out = number;
-    return true;
+    return *end != '.' && *end != 'e' && *end != 'E' &&
+           read_digits(value + is_negative, end, is_negative, number_out);
 }
 
 bool ms_json_count(const struct ms_fault_context *reading, const struct ms_place *place,
@@ -420,22 +429,6 @@ static void pass_space(struct check *check)
         check->at++;
 }
 
-/* Returns the value of four hexadecimal digits, or -1. */
-static int read_hex(const char *at, const char *end)
-{
-    int value = 0;
-    for (int i = 0; i < 4; i++, at++) {
-        const char lower = at < end ? (char)(*at | 0x20) : '\0';
-        if (lower >= 'a' && lower <= 'f')
-            value = value * 16 + lower - 'a' + 10;
-        else if (at < end && *at >= '0' && *at <= '9')
-            value = value * 16 + *at - '0';
-        else
-            return -1;
-    }
-    return value;
-}
-
 static bool is_high(int unit)
 {
     return unit >= 0xd800 && unit < 0xdc00;
@@ -498,44 +491,32 @@ static bool check_string(struct check *check)
 static bool skip_digits(struct check *check)
 {
     const char *begin = check->at;
-    while (peek(check) >= '0' && peek(check) <= '9')
+    while (is_digit(peek(check)))
         check->at++;
     return check->at > begin;
-}
-
-static bool fits_64_bits(const char *digits, const char *end, bool is_negative)
-{
-    int64_t value = 0;
-    for (; digits < end; digits++) {
-        const int digit = is_negative ? -(*digits - '0') : *digits - '0';
-        if (__builtin_mul_overflow(value, 10, &value) ||
-            __builtin_add_overflow(value, digit, &value))
-            return false;
-    }
-    return true;
 }
 
 static bool check_number(struct check *check)
 {
     const char *const begin = check->at;
     const bool is_negative = *begin == '-';
+    int64_t unused;
     check->at += is_negative;
     const char *const digits = check->at;
-    if (!skip_digits(check) || (*digits == '0' && check->at > digits + 1))
-        return fault_at(check, begin, "expected a number");
+    bool is_good = skip_digits(check) && (*digits != '0' || check->at == digits + 1);
     const char *const behind = check->at;
-    if (peek(check) == '.') {
+    if (is_good && peek(check) == '.') {
         check->at++;
-        if (!skip_digits(check))
-            return fault_at(check, begin, "expected a number");
+        is_good = skip_digits(check);
     }
-    if (peek(check) == 'e' || peek(check) == 'E') {
+    if (is_good && (peek(check) == 'e' || peek(check) == 'E')) {
         check->at++;
         check->at += peek(check) == '+' || peek(check) == '-';
-        if (!skip_digits(check))
-            return fault_at(check, begin, "expected a number");
+        is_good = skip_digits(check);
     }
-    return check->at > behind || fits_64_bits(digits, behind, is_negative) ||
+    if (!is_good)
+        return fault_at(check, begin, "expected a number");
+    return check->at > behind || read_digits(digits, behind, is_negative, &unused) ||
            fault_at(check, begin, "expected an integer of 64 bits");
 }
 
@@ -556,9 +537,9 @@ static bool check_word(struct check *check)
 static bool check_scalar(struct check *check)
 {
     const char first = peek(check);
-    return first == '"'                                     ? check_string(check)
-           : first == '-' || (first >= '0' && first <= '9') ? check_number(check)
-                                                            : check_word(check);
+    return first == '"'                      ? check_string(check)
+           : first == '-' || is_digit(first) ? check_number(check)
+                                             : check_word(check);
 }
 
 /* --- keys */

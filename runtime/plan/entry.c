@@ -91,15 +91,6 @@ static void unescape(char *pattern)
     *to = '\0';
 }
 
-static const char *read_pattern(char *pattern, bool *is_exact_out)
-{
-    const char *fault = check(pattern);
-    *is_exact_out = fault == NULL && ms_entry_is_exact(pattern);
-    if (*is_exact_out)
-        unescape(pattern);
-    return fault;
-}
-
 static bool match_set(const char **set, uint32_t character)
 {
     bool is_negated, is_member = false;
@@ -244,27 +235,19 @@ static bool parse_cut(const struct ms_fault_context *reading, const struct ms_pl
                        "expected \"replicate\", {\"shard\": dimension} or {\"flat\": \"zero3\"}");
 }
 
-static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned *dim_out)
-{
-    for (unsigned i = 0; i < mesh->dims; i++) {
-        if (ms_json_is_text(name, mesh->name[i])) {
-            *dim_out = i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool parse_by_name(const struct ms_fault_context *reading, const struct ms_place *place,
                           const char *object, struct ms_plan *plan, struct ms_terms *terms)
 {
+    const struct ms_mesh *mesh = &plan->mesh;
     struct ms_json_walk walk = {.in = object};
     while (ms_json_next(&walk)) {
-        unsigned dim;
-        if (!find_mesh_dim(&plan->mesh, walk.key, &dim))
+        unsigned dim = 0;
+        while (dim < mesh->dims && !ms_json_is_text(walk.key, mesh->name[dim]))
+            dim++;
+        if (dim == mesh->dims)
             return ms_json_fault_at(reading, place, walk.key,
                                     "expected the name of a mesh dimension", "");
-        const struct ms_place at = {place, plan->mesh.name[dim], 0};
+        const struct ms_place at = {place, mesh->name[dim], 0};
         if (!parse_cut(reading, &at, walk.value, plan, terms, dim))
             return false;
     }
@@ -361,22 +344,14 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
     return true;
 }
 
-/* Counts the ranges of all ranks, and the ranks. */
-static size_t count_ranges(const char *value, size_t *ranks_out)
-{
-    struct ms_json_walk walk = {.in = value};
-    size_t count = 0;
-    for (*ranks_out = 0; ms_json_next(&walk); ++*ranks_out)
-        count += ms_json_size(walk.value);
-    return count;
-}
-
 static bool parse_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
                          const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     const size_t world = plan->mesh.world;
-    size_t ranks;
-    const size_t count = count_ranges(value, &ranks);
+    struct ms_json_walk walk = {.in = value};
+    size_t ranks = 0, count = 0; /* count: the ranges of all ranks */
+    for (; ms_json_next(&walk); ranks++)
+        count += ms_json_size(walk.value);
     if (!ms_json_is_list(value) || ranks != world)
         return ms_fault_at(reading, place, "expected a list with one element for each of %zu ranks",
                            world);
@@ -384,7 +359,7 @@ static bool parse_ranges(const struct ms_fault_context *reading, const struct ms
     struct ms_range *at = ms_arena_take(&plan->arena, count + 1, sizeof(*at));
     if (terms->ranges == NULL || at == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    struct ms_json_walk walk = {.in = value};
+    walk = (struct ms_json_walk){.in = value};
     for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place here = {place, NULL, i};
         terms->ranges[i] = at;
@@ -452,31 +427,25 @@ static bool is_wanted(const void *context, uint32_t number)
     return are_same(&wanted->all[number], wanted->one);
 }
 
-static bool add_terms(struct ms_plan_parser *parser, const struct ms_terms *terms, uint64_t hash)
-{
-    struct ms_plan *plan = parser->plan;
-    if (!ms_pages_grow(&plan->terms, (plan->terms_count + 1) * sizeof(*terms)) ||
-        (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, plan->terms_count)))
-        return false;
-    ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
-    return true;
-}
-
 /* Gives the entry its terms. If another entry has the same terms, shares those, and gives back the
  * memory taken for `terms` since `before`. */
 static bool set_terms(struct ms_plan_parser *parser, const struct ms_terms *terms,
                       const struct ms_arena *before, struct ms_plan_entry *entry)
 {
-    const struct wanted_terms wanted = {parser->plan->terms.memory, terms};
+    struct ms_plan *plan = parser->plan;
+    const struct wanted_terms wanted = {plan->terms.memory, terms};
     const uint64_t hash = hash_terms(terms);
-    const uint32_t found = terms->ranges == NULL
-                               ? ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted)
-                               : MS_NO_NUMBER;
-    if (found != MS_NO_NUMBER)
-        ms_arena_return(&parser->plan->arena, before);
-    else if (!add_terms(parser, terms, hash))
-        return false;
-    entry->terms = (found != MS_NO_NUMBER ? found : parser->plan->terms_count - 1) & INT32_MAX;
+    uint32_t number = ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted);
+    if (number != MS_NO_NUMBER) {
+        ms_arena_return(&plan->arena, before);
+    } else {
+        number = plan->terms_count;
+        if (!ms_pages_grow(&plan->terms, (number + 1) * sizeof(*terms)) ||
+            (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, number)))
+            return false;
+        ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
+    }
+    entry->terms = number & INT32_MAX;
     return true;
 }
 
@@ -493,11 +462,12 @@ static bool parse_name(const struct ms_plan_parser *parser, const struct ms_plac
     char *name = ms_json_text(value, &parser->plan->arena);
     if (name == NULL)
         return ms_fault_at(parser->reading, &at, "out of memory");
-    bool is_exact;
-    const char *fault = read_pattern(name, &is_exact);
+    const char *fault = check(name);
     if (fault != NULL)
         return ms_fault_at(parser->reading, &at, "%s", fault);
-    entry->is_exact = is_exact;
+    entry->is_exact = ms_entry_is_exact(name);
+    if (entry->is_exact)
+        unescape(name);
     entry->name = name;
     return true;
 }

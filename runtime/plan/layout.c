@@ -172,15 +172,6 @@ static const char *check_bound(const struct ms_plan *plan, uint32_t entry,
     return fault;
 }
 
-static const struct ms_cut *fsdp1_cut(const struct ms_layout *layout, size_t tensor)
-{
-    const struct ms_terms *terms = ms_bound_terms(layout, tensor);
-    if (terms == NULL || terms->cut_count == 0)
-        return NULL;
-    const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
-    return last->kind == MS_CUT_FSDP1 ? last : NULL;
-}
-
 /* A member of a unit, for sorting. */
 struct member {
     const char *unit;
@@ -197,7 +188,7 @@ static int by_unit(const void *a, const void *b)
 static bool add_member(struct ms_layout *layout, const struct member *member, bool is_first,
                        struct ms_fault *fault)
 {
-    const struct ms_cut *cut = fsdp1_cut(layout, member->tensor);
+    const struct ms_cut *cut = ms_layout_fsdp1_cut(layout, member->tensor);
     if (is_first)
         layout->units[layout->unit_count++] =
             (struct ms_unit){member->unit, cut->mesh_dim, member->tensor};
@@ -219,7 +210,7 @@ static bool make_units(struct ms_layout *layout, struct ms_fault *fault)
     struct ms_pages pages = {0};
     size_t count = 0;
     for (size_t i = 0; i < layout->count; i++) {
-        const struct ms_cut *cut = fsdp1_cut(layout, i);
+        const struct ms_cut *cut = ms_layout_fsdp1_cut(layout, i);
         if (cut == NULL)
             continue;
         if (!ms_pages_grow(&pages, (count + 1) * sizeof(struct member))) {
@@ -316,10 +307,10 @@ struct ms_laid ms_layout_at(const struct ms_layout *layout, size_t index)
 {
     const struct ms_bound *bound = ms_layout_bound(layout, index);
     const bool is_decided = bound->entry != MS_NO_NUMBER;
-    return (struct ms_laid){.tensor = bound->is_given
-                                          ? given_at(layout, bound->tensor)
-                                          : ms_entry_at(layout->plan, bound->tensor).tensor,
-                            .entry = is_decided ? bound->entry : SIZE_MAX,
-                            .unit = fsdp1_cut(layout, index) != NULL ? bound->unit : SIZE_MAX,
-                            .is_declaration = !bound->is_given};
+    return (
+        struct ms_laid){.tensor = bound->is_given ? given_at(layout, bound->tensor)
+                                                  : ms_entry_at(layout->plan, bound->tensor).tensor,
+                        .entry = is_decided ? bound->entry : SIZE_MAX,
+                        .unit = ms_layout_fsdp1_cut(layout, index) != NULL ? bound->unit : SIZE_MAX,
+                        .is_declaration = !bound->is_given};
 }

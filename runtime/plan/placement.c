@@ -7,11 +7,6 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
 
-/* The rank's share of one tensor: elements [begin, end) of the box; unused with explicit ranges. */
-struct share {
-    uint64_t begin, end;
-};
-
 struct ms_placement {
     const struct ms_layout *layout;
     uint32_t rank;
@@ -19,9 +14,10 @@ struct ms_placement {
     struct ms_pages shares;
 };
 
-static struct share *share_of(const struct ms_placement *placement, size_t tensor)
+/* The rank's share of one tensor: elements of the box; unused with explicit ranges. */
+static struct ms_range *share_of(const struct ms_placement *placement, size_t tensor)
 {
-    return (struct share *)placement->shares.memory + tensor;
+    return (struct ms_range *)placement->shares.memory + tensor;
 }
 
 static void add_span(struct ms_axis *axis, uint64_t begin, uint64_t end)
@@ -102,19 +98,22 @@ static uint64_t element_bytes(const struct ms_tensor *tensor)
     return ms_dtype_bits[tensor->dtype] / 8;
 }
 
-static struct ms_range flat_range(const struct ms_placement *placement, const struct ms_cut *cut,
-                                  uint64_t elements)
+/* The rank's chunk of the elements that a flat cut shares out; *padding_out: how many elements the
+ * chunk lacks. */
+static struct ms_range flat_range(const struct ms_mesh *mesh, uint32_t rank,
+                                  const struct ms_cut *cut, uint64_t elements,
+                                  uint64_t *padding_out)
 {
-    const struct ms_mesh *mesh = &placement->layout->plan->mesh;
-    return ms_chunk_of(elements, mesh->size[cut->mesh_dim],
-                       ms_mesh_coordinate(mesh, placement->rank, cut->mesh_dim));
+    const uint32_t ranks = mesh->size[cut->mesh_dim];
+    const struct ms_range kept =
+        ms_chunk_of(elements, ranks, ms_mesh_coordinate(mesh, rank, cut->mesh_dim));
+    *padding_out = ms_chunk(elements, ranks) - (kept.end - kept.begin);
+    return kept;
 }
 
-static uint64_t padding_of(const struct ms_placement *placement, const struct ms_cut *cut,
-                           uint64_t elements, struct ms_range kept)
+static bool is_listed(const struct ms_terms *terms)
 {
-    const struct ms_mesh *mesh = &placement->layout->plan->mesh;
-    return ms_chunk(elements, mesh->size[cut->mesh_dim]) - (kept.end - kept.begin);
+    return terms != NULL && terms->ranges != NULL;
 }
 
 /* The bytes of a rank's explicit ranges. */
@@ -154,50 +153,49 @@ static void share_make(struct ms_placement *placement, size_t index, struct ms_i
 {
     const struct ms_layout *layout = placement->layout;
     const struct ms_tensor tensor = ms_layout_at(layout, index).tensor;
+    const struct ms_mesh *mesh = &layout->plan->mesh;
     const struct ms_terms *terms = ms_bound_terms(layout, index);
-    struct share *share = share_of(placement, index);
+    struct ms_range *share = share_of(placement, index);
     if (is_whole(terms)) {
-        *share = (struct share){0, tensor.elements};
+        *share = (struct ms_range){0, tensor.elements};
         return;
     }
     if (terms->ranges != NULL)
         return;
-    box_make(box, &layout->plan->mesh, terms, &tensor, placement->rank);
+    box_make(box, mesh, terms, &tensor, placement->rank);
     const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
-    struct ms_range kept = {0, box->elements};
+    uint64_t padding = 0;
+    *share = (struct ms_range){0, box->elements};
     if (last->kind == MS_CUT_ZERO3) {
-        kept = flat_range(placement, last, box->elements);
-        placement->padding +=
-            padding_of(placement, last, box->elements, kept) * element_bytes(&tensor);
+        *share = flat_range(mesh, placement->rank, last, box->elements, &padding);
+        placement->padding += padding * element_bytes(&tensor);
     } else if (last->kind == MS_CUT_FSDP1) {
         uint64_t *offset = &filled[ms_layout_bound(layout, index)->unit];
-        kept = (struct ms_range){*offset, *offset + box->elements};
-        *offset = kept.end;
+        *share = (struct ms_range){*offset, *offset + box->elements};
+        *offset = share->end;
     }
-    *share = (struct share){kept.begin, kept.end};
 }
 
 /* Converts an fsdp1 tensor's place in its unit to the share, as the unit's size is known now. */
 static void share_finish(struct ms_placement *placement, size_t index, const uint64_t *filled)
 {
     const struct ms_layout *layout = placement->layout;
-    const struct ms_terms *terms = ms_bound_terms(layout, index);
-    if (terms == NULL || terms->cut_count == 0)
-        return;
-    const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
-    if (last->kind != MS_CUT_FSDP1)
+    const struct ms_cut *cut = ms_layout_fsdp1_cut(layout, index);
+    if (cut == NULL)
         return;
     const uint32_t unit = ms_layout_bound(layout, index)->unit;
-    struct share *share = share_of(placement, index);
-    const struct ms_range kept = flat_range(placement, last, filled[unit]);
+    struct ms_range *share = share_of(placement, index);
+    uint64_t padding;
+    const struct ms_range kept =
+        flat_range(&layout->plan->mesh, placement->rank, cut, filled[unit], &padding);
     const uint64_t offset = share->begin, behind = share->end;
     const uint64_t begin = kept.begin > offset ? kept.begin : offset;
     const uint64_t end = kept.end < behind ? kept.end : behind;
-    *share = begin < end ? (struct share){begin - offset, end - offset} : (struct share){0, 0};
+    *share =
+        begin < end ? (struct ms_range){begin - offset, end - offset} : (struct ms_range){0, 0};
     if (layout->units[unit].first == index) {
         const struct ms_tensor tensor = ms_layout_at(layout, index).tensor;
-        placement->padding +=
-            padding_of(placement, last, filled[unit], kept) * element_bytes(&tensor);
+        placement->padding += padding * element_bytes(&tensor);
     }
 }
 
@@ -208,7 +206,7 @@ struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_
     struct ms_index_box *box = ms_heap_alloc(sizeof(*box));
     struct ms_pages shares = {0};
     if (placement == NULL || filled == NULL || box == NULL ||
-        !ms_pages_grow(&shares, layout->count * sizeof(struct share))) {
+        !ms_pages_grow(&shares, layout->count * sizeof(struct ms_range))) {
         ms_heap_free(placement);
         placement = NULL;
         goto out;
@@ -236,8 +234,8 @@ void ms_placement_destroy(struct ms_placement *placement)
 uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor)
 {
     const struct ms_terms *terms = ms_bound_terms(placement->layout, tensor);
-    const struct share *share = share_of(placement, tensor);
-    if (terms != NULL && terms->ranges != NULL)
+    const struct ms_range *share = share_of(placement, tensor);
+    if (is_listed(terms))
         return listed_bytes(terms, placement->rank);
     const struct ms_tensor of = ms_layout_at(placement->layout, tensor).tensor;
     /* A whole tensor may have elements smaller than a byte. */
@@ -264,12 +262,6 @@ static uint64_t index_at(const struct ms_axis *axis, uint64_t position, uint64_t
     }
     *left_out = span->end - span->begin - position;
     return span->begin + position;
-}
-
-static struct ms_range in_bytes(const struct ms_cursor *cursor)
-{
-    return (struct ms_range){cursor->begin * cursor->element_bytes,
-                             (cursor->begin + cursor->length) * cursor->element_bytes};
 }
 
 /* Finds the run of elements at cursor->at. The box has dimensions, and `at` is before the end. */
@@ -317,7 +309,8 @@ static struct ms_range next_run(struct ms_cursor *cursor)
             find_run(cursor);
     }
     cursor->at += cursor->length;
-    return in_bytes(cursor);
+    return (struct ms_range){cursor->begin * cursor->element_bytes,
+                             (cursor->begin + cursor->length) * cursor->element_bytes};
 }
 
 static void set_strides(struct ms_cursor *cursor)
@@ -339,10 +332,10 @@ void ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *pla
     const struct ms_layout *layout = placement->layout;
     const struct ms_terms *terms = ms_bound_terms(layout, tensor);
     const struct ms_tensor of = ms_layout_at(layout, tensor).tensor;
-    const struct share *share = share_of(placement, tensor);
+    const struct ms_range *share = share_of(placement, tensor);
     cursor->listed = NULL;
     cursor->repeats = 0;
-    if (terms != NULL && terms->ranges != NULL) {
+    if (is_listed(terms)) {
         cursor->listed = terms->ranges[placement->rank];
         cursor->listed_left = (size_t)(terms->ranges[placement->rank + 1] - cursor->listed);
     } else if (is_whole(terms)) {
@@ -407,11 +400,6 @@ static int compare_cuts(const struct ms_cut *a, const struct ms_cut *b)
     return order != 0 || a->part_count == 0
                ? order
                : memcmp(a->parts, b->parts, a->part_count * sizeof(*a->parts));
-}
-
-static bool is_listed(const struct ms_terms *terms)
-{
-    return terms != NULL && terms->ranges != NULL;
 }
 
 static unsigned cuts_of(const struct ms_terms *terms)
@@ -524,14 +512,11 @@ static void add_group(struct ms_census *census, const struct ms_mesh *mesh, uint
     }
     const struct ms_cut *last = cuts_of(terms) > 0 ? &terms->cuts[terms->cut_count - 1] : NULL;
     if (last != NULL && last->kind != MS_CUT_SHARD) {
-        const uint64_t element_bytes = ms_dtype_bits[tensor.dtype] / 8;
-        const uint64_t elements = bytes / element_bytes;
-        const uint32_t ranks = mesh->size[last->mesh_dim];
+        uint64_t padding;
         const struct ms_range kept =
-            ms_chunk_of(elements, ranks, ms_mesh_coordinate(mesh, rank, last->mesh_dim));
-        const uint64_t most = ms_chunk(elements, ranks) * element_bytes;
-        bytes = (kept.end - kept.begin) * element_bytes;
-        census->padding[rank] += group->times * (most - bytes);
+            flat_range(mesh, rank, last, bytes / element_bytes(&tensor), &padding);
+        bytes = (kept.end - kept.begin) * element_bytes(&tensor);
+        census->padding[rank] += group->times * padding * element_bytes(&tensor);
     }
     census->bytes[rank] += group->times * bytes;
 }

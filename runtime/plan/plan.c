@@ -113,17 +113,6 @@ static bool parse_rank(const struct ms_fault_context *reading, const char *rank,
     return true;
 }
 
-/* The arguments are the document's members of these keys; NULL: not given. */
-static bool parse_mesh(const struct ms_fault_context *reading, const char *mesh,
-                       const char *world_size, const char *rank, const char *coordinates,
-                       struct ms_plan *plan)
-{
-    const struct ms_place at = {NULL, "mesh", 0};
-    return (mesh == NULL || parse_sizes(reading, &at, mesh, plan)) &&
-           parse_world(reading, world_size, &plan->mesh) &&
-           parse_rank(reading, rank, coordinates, plan);
-}
-
 /* --- the document */
 
 static bool parse_document(struct ms_plan_parser *parser, const char *document)
@@ -131,15 +120,18 @@ static bool parse_document(struct ms_plan_parser *parser, const char *document)
     enum { FORMAT, MESH, WORLD_SIZE, RANK, COORDINATES, TENSORS, KEYS };
     static const char *const keys[] = {"format",      "mesh",    "world_size", "rank",
                                        "coordinates", "tensors", NULL};
-    const struct ms_place at_format = {NULL, "format", 0};
+    const struct ms_place at_format = {NULL, "format", 0}, at_mesh = {NULL, "mesh", 0};
+    const struct ms_fault_context *reading = parser->reading;
+    struct ms_plan *plan = parser->plan;
     const char *values[KEYS];
-    if (!ms_json_members(parser->reading, NULL, document, keys, values,
+    if (!ms_json_members(reading, NULL, document, keys, values,
                          "format, mesh, world_size, rank, coordinates and tensors"))
         return false;
     if (!ms_json_is_text(values[FORMAT], "metashard-plan/1"))
-        return ms_fault_at(parser->reading, &at_format, "expected \"metashard-plan/1\"");
-    return parse_mesh(parser->reading, values[MESH], values[WORLD_SIZE], values[RANK],
-                      values[COORDINATES], parser->plan) &&
+        return ms_fault_at(reading, &at_format, "expected \"metashard-plan/1\"");
+    return (values[MESH] == NULL || parse_sizes(reading, &at_mesh, values[MESH], plan)) &&
+           parse_world(reading, values[WORLD_SIZE], &plan->mesh) &&
+           parse_rank(reading, values[RANK], values[COORDINATES], plan) &&
            ms_entry_parse_all(parser, values[TENSORS]);
 }
 

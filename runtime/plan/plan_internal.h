@@ -71,6 +71,17 @@ static inline const struct ms_terms *ms_bound_terms(const struct ms_layout *layo
     return entry != MS_NO_NUMBER ? ms_terms_of(layout->plan, entry) : NULL;
 }
 
+/* The cut that makes the tensor a member of a unit, or NULL. */
+static inline const struct ms_cut *ms_layout_fsdp1_cut(const struct ms_layout *layout,
+                                                       size_t tensor)
+{
+    const struct ms_terms *terms = ms_bound_terms(layout, tensor);
+    if (terms == NULL || terms->cut_count == 0)
+        return NULL;
+    const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
+    return last->kind == MS_CUT_FSDP1 ? last : NULL;
+}
+
 /* A plan while it is read. */
 struct ms_plan_parser {
     const struct ms_fault_context *reading;

@@ -112,17 +112,12 @@ static void give_pattern(struct run *run, unsigned seed, size_t bytes)
         run->given[i] = byte_of(seed, i);
 }
 
-static bool write_given(struct run *run, CUdeviceptr to, size_t bytes)
-{
-    return good(run, ms_driver.memcpy_htod_async(to, run->given, bytes, run->work),
-                "cuMemcpyHtoDAsync") &&
-           wait(run, run->work);
-}
-
 static bool write_pattern(struct run *run, unsigned seed, CUdeviceptr to, size_t bytes)
 {
     give_pattern(run, seed, bytes);
-    return write_given(run, to, bytes);
+    return good(run, ms_driver.memcpy_htod_async(to, run->given, bytes, run->work),
+                "cuMemcpyHtoDAsync") &&
+           wait(run, run->work);
 }
 
 /* Fills `got` before it reads, so that bytes that are not read differ from `given`. */

@@ -45,57 +45,6 @@ static unsigned attempts[MS_MAX_DEVICES] MS_GUARDED_BY(lock);
 
 static ms_resolver_check *resolver;
 
-/* --- small texts beside the state pages, which outlive the process */
-
-static bool is_own(int file)
-{
-    struct stat stat;
-    return fstat(file, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
-           (stat.st_mode & 022) == 0;
-}
-
-/* Reads a text of less than `bytes` bytes. False if there is none, or it is longer, or another user
- * could have written it. */
-static bool read_text(const char *name, char *text_out, size_t bytes)
-{
-    const int folder = ms_page_open_folder(&ms_config);
-    if (folder < 0)
-        return false;
-    const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    close(folder);
-    if (file < 0)
-        return false;
-    const ssize_t got = is_own(file) ? read(file, text_out, bytes) : -1;
-    close(file);
-    if (got < 0 || (size_t)got == bytes)
-        return false;
-    text_out[got] = '\0';
-    return true;
-}
-
-/* Writes the text whole or not at all. Errors are silent: the next process finds no text. */
-static void write_text(const char *name, const char *text)
-{
-    char hidden[64];
-    struct ms_quiet quiet;
-    const size_t bytes = strlen(text);
-    const int folder = ms_page_open_folder(&ms_config);
-    if (folder < 0)
-        return;
-    snprintf(hidden, sizeof(hidden), MS_STATE_HIDDEN_PREFIX "%d-text", (int)getpid());
-    const int file =
-        openat(folder, hidden, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file >= 0) {
-        ms_quiet_begin(&quiet);
-        const bool is_whole = write(file, text, bytes) == (ssize_t)bytes;
-        ms_quiet_end(&quiet, !is_whole);
-        close(file);
-        if (!is_whole || renameat(folder, hidden, folder, name) != 0)
-            unlinkat(folder, hidden, 0);
-    }
-    close(folder);
-}
-
 /* --- a report as a text */
 
 /* Reads the version of NVIDIA's kernel module, which may change without a boot. "": no module. */
@@ -126,11 +75,6 @@ static bool find_subject(CUdevice device, struct ms_selfcheck_subject *subject_o
     snprintf(subject_out->driver, sizeof(subject_out->driver), "%d %s", version, module);
     memcpy(subject_out->boot, identity.boot, sizeof(subject_out->boot));
     return true;
-}
-
-static void name_of(const struct ms_selfcheck_subject *subject, char name[64])
-{
-    snprintf(name, 64, ".selfcheck-%s", subject->device);
 }
 
 static int put_head(const struct ms_selfcheck_subject *subject, char *text, size_t bytes)
@@ -191,37 +135,79 @@ bool ms_selfcheck_parse(const struct ms_selfcheck_subject *subject, const char *
     return strcmp(at, END) == 0;
 }
 
-static bool read_report(const struct ms_selfcheck_subject *subject,
-                        struct ms_check_report *report_out)
-{
-    char name[64], text[MS_SELFCHECK_TEXT_BYTES];
-    name_of(subject, name);
-    return read_text(name, text, sizeof(text)) && ms_selfcheck_parse(subject, text, report_out);
-}
-
 void ms_selfcheck_print(const struct ms_selfcheck_subject *subject,
                         const struct ms_check_report *report, char text[MS_SELFCHECK_TEXT_BYTES])
 {
     size_t used = (size_t)put_head(subject, text, MS_SELFCHECK_TEXT_BYTES);
     for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++) {
         const bool is_unmet = (report->unmet & MS_FACT_BIT(fact)) != 0;
-        if (fact != MS_FACT_RESOLVER && is_unmet)
+        if (fact != MS_FACT_RESOLVER)
             used += (size_t)snprintf(text + used, MS_SELFCHECK_TEXT_BYTES - used,
-                                     "%s " UNMET "%s\n", ms_facts[fact].name, report->seen[fact]);
-        else if (fact != MS_FACT_RESOLVER)
-            used += (size_t)snprintf(text + used, MS_SELFCHECK_TEXT_BYTES - used, "%s " HOLDS,
-                                     ms_facts[fact].name);
+                                     is_unmet ? "%s " UNMET "%s\n" : "%s " HOLDS,
+                                     ms_facts[fact].name, report->seen[fact]);
     }
     snprintf(text + used, MS_SELFCHECK_TEXT_BYTES - used, END);
 }
 
+/* --- the files of the texts, beside the state pages, which outlive the process */
+
+static void name_of(const struct ms_selfcheck_subject *subject, char name[64])
+{
+    snprintf(name, 64, ".selfcheck-%s", subject->device);
+}
+
+static bool is_own(int file)
+{
+    struct stat stat;
+    return fstat(file, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
+           (stat.st_mode & 022) == 0;
+}
+
+/* False if there is no text, or the text is too long, or another user could have written it. */
+static bool read_report(const struct ms_selfcheck_subject *subject,
+                        struct ms_check_report *report_out)
+{
+    char name[64], text[MS_SELFCHECK_TEXT_BYTES];
+    const int folder = ms_page_open_folder(&ms_config);
+    if (folder < 0)
+        return false;
+    name_of(subject, name);
+    const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    close(folder);
+    if (file < 0)
+        return false;
+    const ssize_t got = is_own(file) ? read(file, text, sizeof(text)) : -1;
+    close(file);
+    if (got < 0 || (size_t)got == sizeof(text))
+        return false;
+    text[got] = '\0';
+    return ms_selfcheck_parse(subject, text, report_out);
+}
+
+/* Writes the text whole or not at all. Errors are silent: the next process finds no text. */
 static void write_report(const struct ms_selfcheck_subject *subject,
                          const struct ms_check_report *report)
 {
-    char name[64], text[MS_SELFCHECK_TEXT_BYTES];
+    char hidden[64], name[64], text[MS_SELFCHECK_TEXT_BYTES];
+    struct ms_quiet quiet;
+    const int folder = ms_page_open_folder(&ms_config);
+    if (folder < 0)
+        return;
     ms_selfcheck_print(subject, report, text);
     name_of(subject, name);
-    write_text(name, text);
+    snprintf(hidden, sizeof(hidden), MS_STATE_HIDDEN_PREFIX "%d-text", (int)getpid());
+    const int file =
+        openat(folder, hidden, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file >= 0) {
+        ms_quiet_begin(&quiet);
+        const size_t bytes = strlen(text);
+        const bool is_whole = write(file, text, bytes) == (ssize_t)bytes;
+        ms_quiet_end(&quiet, !is_whole);
+        close(file);
+        if (!is_whole || renameat(folder, hidden, folder, name) != 0)
+            unlinkat(folder, hidden, 0);
+    }
+    close(folder);
 }
 
 /* --- checking */
@@ -260,12 +246,6 @@ static enum ms_check_state check(CUcontext context, CUdevice device,
     return MS_CHECK_RUN;
 }
 
-static void ask_resolver(struct ms_check_report *report)
-{
-    if (resolver != NULL && !resolver(report->seen[MS_FACT_RESOLVER], MS_SEEN_BYTES))
-        report->unmet |= MS_FACT_BIT(MS_FACT_RESOLVER);
-}
-
 /* One line for each fact that does not hold. */
 static void publish(CUdevice device, enum ms_check_state state,
                     const struct ms_check_report *report)
@@ -293,8 +273,9 @@ MS_HOLDS(lock) static void check_locked(CUcontext context, CUdevice device)
     enum { MOST_ATTEMPTS = 16 };
     struct ms_check_report report;
     const enum ms_check_state state = check(context, device, &report);
-    if (state != MS_CHECK_OFF)
-        ask_resolver(&report);
+    if (state != MS_CHECK_OFF && resolver != NULL &&
+        !resolver(report.seen[MS_FACT_RESOLVER], MS_SEEN_BYTES))
+        report.unmet |= MS_FACT_BIT(MS_FACT_RESOLVER);
     ms_facts_set_unmet(device, report.unmet);
     publish(device, state, &report);
     /* The event of a context is not asked again: work of the program may be queued for long. */

@@ -81,11 +81,13 @@ static struct file *find_file(const struct stat *stat)
     return NULL;
 }
 
-/* Adds the file, even if it is not a checkpoint, so that it is not read again. Forgets the oldest
- * file if the list is full. */
-static struct file *add_file(const struct stat *stat)
+/* Finds the file, or adds it, even if it is not a checkpoint, so that it is not read again. Forgets
+ * the oldest file if the list is full. */
+static struct file *take_file(const struct stat *stat)
 {
-    struct file *file;
+    struct file *file = find_file(stat);
+    if (file != NULL)
+        return file;
     if (known.file_count < ms_checkpoint_files_most) {
         if (!MS_ARRAY_GROW(known.file, known.file_count, known.file_capacity))
             return NULL;
@@ -98,20 +100,14 @@ static struct file *add_file(const struct stat *stat)
     return file;
 }
 
-static bool overlap(size_t first, size_t end)
-{
-    for (size_t i = first + 1; i < end; i++) {
-        if (end_of(i) < end_of(i - 1))
-            return true;
-    }
-    return false;
-}
-
 /* Gives the file the tensors [first, end) of the list of all. */
 static bool add_tensors(struct file *file, size_t first, size_t end)
 {
     uint64_t reach = 0;
-    if (overlap(first, end)) {
+    bool overlap = false;
+    for (size_t i = first + 1; i < end; i++)
+        overlap |= end_of(i) < end_of(i - 1);
+    if (overlap) {
         file->reach = ms_heap_alloc((end - first) * sizeof(*file->reach));
         if (file->reach == NULL)
             return false;
@@ -152,9 +148,7 @@ static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
             i++;
         if (stat(path, &now) != 0)
             continue;
-        struct file *file = find_file(&now);
-        if (file == NULL)
-            file = add_file(&now);
+        struct file *file = take_file(&now);
         if (file == NULL || (file->count == 0 && !add_tensors(file, first + begin, first + i)))
             return false;
     }
@@ -302,9 +296,7 @@ static const struct file *find(const struct ms_file *source)
         struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
             ms_log(MS_WARN, "out of memory: not all tensors of %s are known", ms_file_path(source));
-        file = find_file(stat);
-        if (file == NULL)
-            file = add_file(stat);
+        file = take_file(stat);
     }
     return file != NULL && file->count > 0 ? file : NULL;
 }
@@ -314,19 +306,15 @@ static uint64_t reach_of(const struct file *file, size_t index)
     return file->reach != NULL ? file->reach[index] : end_of(file->first + index);
 }
 
-/* The first of the file's tensors that may reach behind begin. */
-static size_t first_behind(const struct file *file, uint64_t begin)
-{
-    return MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
-}
-
 void ms_checkpoint_files_visit(const struct ms_file *source, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context)
 {
     const struct file *file = find(source);
     if (file == NULL)
         return;
-    for (size_t i = first_behind(file, begin); i < file->count; i++) {
+    /* The first of the file's tensors that may reach behind `begin`. */
+    size_t i = MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
+    for (; i < file->count; i++) {
         const struct ms_tensor tensor = ms_checkpoint_files_at(file->first + i);
         if (tensor.offset >= end)
             break;

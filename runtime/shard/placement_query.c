@@ -264,16 +264,6 @@ bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begi
     return is_named;
 }
 
-/* The index of the named tensor in exactly this range, or ms_shard.named_count if there is none. */
-MS_HOLDS(ms_shard.lock)
-static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const struct ms_named_tensor *named =
-        ms_shard_named_in_locked(allocation->address + begin, end - begin);
-    return named != NULL && named->begin == begin && named->end == end ? named->at
-                                                                       : ms_shard.named_count;
-}
-
 /* True if [begin, end) of the allocation is exactly a named tensor; then adds its remote parts, or,
  * if out of memory, fewer. */
 static bool list_named(const struct ms_allocation *allocation, size_t begin, size_t end,
@@ -281,11 +271,14 @@ static bool list_named(const struct ms_allocation *allocation, size_t begin, siz
 {
     struct query query = {0};
     ms_lock_take(&ms_shard.lock);
-    const size_t at = ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end)
-                                                  : ms_shard.named_count;
-    const bool is_named = at < ms_shard.named_count;
+    const struct ms_named_tensor *named =
+        ms_shard_has_sheet_locked()
+            ? ms_shard_named_in_locked(allocation->address + begin, end - begin)
+            : NULL;
+    const bool is_named = named != NULL && named->begin == begin && named->end == end;
     if (is_named)
-        query_part(&query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
+        query_part(&query, &ms_shard.sheet,
+                   ms_shard.sheet.positions[ms_shard.known_count + named->at],
                    (struct ms_range){0, end - begin}, begin);
     ms_lock_drop(&ms_shard.lock);
     if (!query.is_out_of_memory)
@@ -362,12 +355,12 @@ CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, 
 struct member {
     uint64_t bytes;
     size_t unit, tensor;
+    size_t place; /* its index in `members` */
 };
 
 struct sizes {
     size_t count;
-    struct member *members;  /* sorted by unit, then in the order of the list */
-    size_t *places;          /* by tensor: its index in `members` */
+    struct member *members;  /* behind the entries: sorted by unit, then in the order of the list */
     struct member entries[]; /* all members again, sorted by size */
 };
 
@@ -387,40 +380,23 @@ static int by_unit(const void *a, const void *b)
     return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
 }
 
-static void list_members(struct sizes *sizes, const struct ms_layout *layout)
-{
-    for (size_t i = 0; i < sizes->count; i++)
-        sizes->members[i] =
-            (struct member){ms_layout_at(layout, i).tensor.bytes, ms_layout_at(layout, i).unit, i};
-    qsort(sizes->members, sizes->count, sizeof(*sizes->members), by_unit);
-    for (size_t i = 0; i < sizes->count; i++)
-        sizes->places[sizes->members[i].tensor] = i;
-}
-
-static void sizes_destroy(struct sizes *sizes)
-{
-    if (sizes != NULL) {
-        ms_heap_free(sizes->members);
-        ms_heap_free(sizes->places);
-    }
-    ms_heap_free(sizes);
-}
-
-/* Returns NULL if out of memory. The result is immutable; the layout must outlive it. */
+/* Returns NULL if out of memory. The result is immutable, and freed with ms_heap_free; the layout
+ * must outlive it. */
 static struct sizes *sizes_create(const struct ms_layout *layout)
 {
     const size_t count = layout->count;
-    struct sizes *sizes = ms_heap_zalloc(sizeof(*sizes) + count * sizeof(*sizes->entries));
+    struct sizes *sizes = ms_heap_alloc(sizeof(*sizes) + 2 * count * sizeof(*sizes->entries));
     if (sizes == NULL)
         return NULL;
     sizes->count = count;
-    sizes->members = ms_heap_alloc((count + 1) * sizeof(*sizes->members));
-    sizes->places = ms_heap_alloc((count + 1) * sizeof(*sizes->places));
-    if (sizes->members == NULL || sizes->places == NULL) {
-        sizes_destroy(sizes);
-        return NULL;
+    sizes->members = sizes->entries + count;
+    for (size_t i = 0; i < count; i++) {
+        const struct ms_laid laid = ms_layout_at(layout, i);
+        sizes->members[i] = (struct member){laid.tensor.bytes, laid.unit, i, 0};
     }
-    list_members(sizes, layout);
+    qsort(sizes->members, count, sizeof(*sizes->members), by_unit);
+    for (size_t i = 0; i < count; i++)
+        sizes->members[i].place = i;
     memcpy(sizes->entries, sizes->members, count * sizeof(*sizes->entries));
     qsort(sizes->entries, count, sizeof(*sizes->entries), by_size);
     return sizes;
@@ -455,11 +431,10 @@ static bool is_together(const struct sizes *sizes, size_t place, size_t other)
     return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
 }
 
-/* Counts the tensor's neighbours, to both sides, that have the sizes of the sequence. */
-static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
+/* Counts a member's neighbours, to both sides, that have the sizes of the sequence. */
+static size_t count_neighbours(const struct sizes *sizes, size_t place,
                                const struct ms_sequence *sequence)
 {
-    const size_t place = sizes->places[tensor];
     size_t before = 0, behind = 0;
     while (before < sequence->at && before < place &&
            is_together(sizes, place, place - before - 1) &&
@@ -483,12 +458,12 @@ static bool add_ours(const struct sizes *sizes, const struct ms_placement *place
     size_t most = 0;
     bool is_good = true;
     for (size_t i = first; i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
-        const size_t count = count_neighbours(sizes, sizes->entries[i].tensor, sequence);
+        const size_t count = count_neighbours(sizes, sizes->entries[i].place, sequence);
         if (count > most)
             most = count;
     }
     for (size_t i = first; is_good && i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
-        if (count_neighbours(sizes, sizes->entries[i].tensor, sequence) == most)
+        if (count_neighbours(sizes, sizes->entries[i].place, sequence) == most)
             is_good = add_kept(placement, sizes->entries[i].tensor, ours_out);
     }
     ms_ranges_sort(ours_out);
@@ -519,30 +494,23 @@ MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
         return true;
     while (sized.count > 0)
         ms_ranges_cleanup(&sized.known[--sized.count].remote);
-    sizes_destroy(sized.sizes);
+    ms_heap_free(sized.sizes);
     sized.sizes = sizes_create(ms_shard.sheet.layout);
     sized.version = sized.sizes != NULL ? ms_shard.sheet.version : 0;
     return sized.sizes != NULL;
 }
 
-/* Adds the bytes of [0, bytes) that are not in `ours`, if is_found. Frees `ours`. */
-static bool add_rest(uint64_t bytes, bool is_found, struct ms_ranges *ours,
-                     struct ms_ranges *remote)
+/* Adds the bytes of the sequence's tensor that the placement's rank keeps of no candidate. */
+static bool add_rest(const struct sizes *sizes, const struct ms_placement *placement,
+                     const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
-    struct ms_ranges all = {0};
-    const bool is_good =
-        is_found && ms_ranges_add(&all, 0, bytes) && ms_ranges_subtract(&all, ours, remote);
+    struct ms_ranges all = {0}, ours = {0};
+    const bool is_good = add_ours(sizes, placement, sequence, &ours) &&
+                         ms_ranges_add(&all, 0, sequence->bytes[sequence->at]) &&
+                         ms_ranges_subtract(&all, &ours, remote);
     ms_ranges_cleanup(&all);
-    ms_ranges_cleanup(ours);
+    ms_ranges_cleanup(&ours);
     return is_good;
-}
-
-MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
-{
-    struct ms_ranges ours = {0};
-    const bool is_found =
-        add_ours(sized.sizes, ms_shard.sheet.placement, &(struct ms_sequence){&bytes, 1, 0}, &ours);
-    return add_rest(bytes, is_found, &ours, remote);
 }
 
 /* Returns NULL if the table is full, or out of memory. */
@@ -554,8 +522,9 @@ MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes
     }
     if (sized.count == MAX_KNOWN)
         return NULL;
+    const struct ms_sequence alone = {&bytes, 1, 0};
     struct ms_ranges remote = {0};
-    if (!add_declared(bytes, &remote)) {
+    if (!add_rest(sized.sizes, ms_shard.sheet.placement, &alone, &remote)) {
         ms_ranges_cleanup(&remote);
         return NULL;
     }
@@ -567,34 +536,30 @@ MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes
 /* For a tensor that the plan does not declare, but that an entry may select by size. */
 MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
 {
+    const struct ms_sequence alone = {&bytes, 1, 0};
     struct ms_unnamed_block block = {.end = bytes};
     struct ms_sheet sheet;
-    struct ms_ranges ours = {0};
     if (!ms_shard_select_locked(&block, &sheet))
         return false;
     struct sizes *sizes = sizes_create(sheet.layout);
-    const bool is_found = sizes != NULL && add_ours(sizes, sheet.placement,
-                                                    &(struct ms_sequence){&bytes, 1, 0}, &ours);
-    sizes_destroy(sizes);
+    const bool is_good = sizes != NULL && add_rest(sizes, sheet.placement, &alone, remote);
+    ms_heap_free(sizes);
     ms_shard_cleanup_sheet_locked(&sheet);
-    return add_rest(bytes, is_found, &ours, remote);
+    return is_good;
 }
 
 MS_HOLDS(ms_shard.lock)
 static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
     const uint64_t bytes = sequence->bytes[sequence->at];
-    struct ms_ranges ours = {0};
     if (!ms_shard_has_sheet_locked() || !follow_sheet())
         return false;
     if (!has_size(sized.sizes, bytes))
         return add_by_entry(bytes, remote);
-    if (sequence->count > 1) { /* the order may tell which tensor of the size it is */
-        const bool is_found = add_ours(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
-        return add_rest(bytes, is_found, &ours, remote);
-    }
-    const struct ms_ranges *known = find_known(bytes);
-    return known != NULL ? ms_ranges_add_all(remote, known) : add_declared(bytes, remote);
+    /* The order of a longer sequence may tell which tensor of the size it is. */
+    const struct ms_ranges *known = sequence->count == 1 ? find_known(bytes) : NULL;
+    return known != NULL ? ms_ranges_add_all(remote, known)
+                         : add_rest(sized.sizes, ms_shard.sheet.placement, sequence, remote);
 }
 
 /* --- by content */

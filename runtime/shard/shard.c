@@ -55,18 +55,16 @@ static bool init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_sou
     ms_shard_cleanup_sheet_locked(sheet);
     sheet->version = ++versions;
     sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
-    if (sheet->positions == NULL)
-        return ms_fault_set(fault, "out of memory");
-    if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
-        sheet->layout = NULL;
-        ms_shard_cleanup_sheet_locked(sheet);
-        return false;
+    bool is_good = sheet->positions != NULL || ms_fault_set(fault, "out of memory");
+    is_good = is_good &&
+              ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault);
+    if (is_good) {
+        sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
+        is_good = sheet->placement != NULL || ms_fault_set(fault, "out of memory");
     }
-    sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
-    if (sheet->placement != NULL)
-        return true;
-    ms_shard_cleanup_sheet_locked(sheet);
-    return ms_fault_set(fault, "out of memory");
+    if (!is_good)
+        ms_shard_cleanup_sheet_locked(sheet);
+    return is_good;
 }
 
 /* Grows is_seen to the known tensors, with false for new ones. Then the sheet is stale. */
@@ -93,26 +91,21 @@ static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, s
                                         : ms_shard.named[index - ms_shard.known_count]->tensor;
 }
 
-MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
-{
-    const struct ms_layout_source source = {.at = tensor_at,
-                                            .count = ms_shard.known_count + ms_shard.named_count,
-                                            .has_declared = true};
-    return init_sheet_locked(&ms_shard.sheet, &source, fault);
-}
-
 bool ms_shard_has_sheet_locked(void)
 {
     struct ms_fault fault;
     if (ms_shard.plan == NULL)
         return false;
-    const bool has_room = grow_seen_locked();
+    const bool has_room = grow_seen_locked() || ms_fault_set(&fault, "out of memory");
     if (ms_shard.is_stale || !has_room) {
+        const size_t count = ms_shard.known_count + ms_shard.named_count;
+        const struct ms_layout_source source = {.at = tensor_at,
+                                                .count = count,
+                                                .has_declared = true};
         ms_shard.is_stale = false;
         ms_shard_cleanup_sheet_locked(&ms_shard.sheet);
-        if (!has_room || !make_sheet(&fault))
-            ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name,
-                   has_room ? fault.text : "out of memory");
+        if (!has_room || !init_sheet_locked(&ms_shard.sheet, &source, &fault))
+            ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name, fault.text);
     }
     return ms_shard.sheet.layout != NULL;
 }
@@ -136,15 +129,6 @@ MS_HOLDS(ms_shard.lock) static void forget_names_locked(CUdeviceptr address, siz
 {
     for (struct ms_named_tensor *one; (one = ms_shard_named_in_locked(address, bytes)) != NULL;)
         forget_name_locked(one);
-}
-
-/* Forgets the names that the active plan guessed. */
-MS_HOLDS(ms_shard.lock) static void forget_guesses_locked(void)
-{
-    for (size_t i = ms_shard.named_count; i-- > 0;) {
-        if (ms_shard.named[i]->is_guess)
-            forget_name_locked(ms_shard.named[i]);
-    }
 }
 
 MS_HOLDS(ms_shard.lock) static bool add_place_locked(struct ms_named_tensor *one)
@@ -201,9 +185,12 @@ MS_HOLDS(ms_shard.lock) static void forget_locked(void)
     ms_shard.ambiguous_count = 0;
     if (ms_shard.is_seen != NULL)
         memset(ms_shard.is_seen, 0, ms_shard.known_count);
-    forget_guesses_locked();
-    for (size_t i = 0; i < ms_shard.named_count; i++)
+    /* Forgetting a name moves the last one into the gap. */
+    for (size_t i = ms_shard.named_count; i-- > 0;) {
         ms_shard.named[i]->is_seen = false;
+        if (ms_shard.named[i]->is_guess)
+            forget_name_locked(ms_shard.named[i]);
+    }
     ms_shard.is_stale = true;
 }
 
@@ -405,21 +392,17 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
     ms_lock_drop(&ms_shard.lock);
 }
 
-static void set_extents(const struct ms_allocation *allocation)
-{
-    struct ms_walk walk = {ms_allocation_lineage(allocation), 0, allocation->bytes};
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
-        if (extent->content.kind == MS_SOURCE)
-            ms_shard_add_copy(extent->content.source, extent->content.source_offset,
-                              extent->end - extent->begin);
-    }
-}
-
 void ms_shard_catch_up(void)
 {
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_walk(allocation)) != NULL)
-        set_extents(allocation);
+    while ((allocation = ms_space_walk(allocation)) != NULL) {
+        struct ms_walk walk = {ms_allocation_lineage(allocation), 0, allocation->bytes};
+        for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
+            if (extent->content.kind == MS_SOURCE)
+                ms_shard_add_copy(extent->content.source, extent->content.source_offset,
+                                  extent->end - extent->begin);
+        }
+    }
 }
 
 /* --- names */

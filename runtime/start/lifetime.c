@@ -119,7 +119,7 @@ static void make_pattern(char *to, size_t bytes, const char *name)
 static void add_cause(void *context, const struct ms_state_cause *cause)
 {
     struct sums *sums = context;
-    struct sum added = {cause->count, cause->bytes, cause->reason, "", ""};
+    struct sum added = {.reason = cause->reason};
     size_t at = 0;
     if (cause->sentence[0] == '\0' || cause->reason >= MS_REASON_COUNT)
         return;
@@ -132,11 +132,9 @@ static void add_cause(void *context, const struct ms_state_cause *cause)
     if (at == MOST_SUMS)
         return;
     if (at == sums->count)
-        sums->rows[sums->count++] = (struct sum){.reason = added.reason};
-    memcpy(sums->rows[at].call, added.call, sizeof(added.call));
-    memcpy(sums->rows[at].text, added.text, sizeof(added.text));
-    sums->rows[at].count += added.count;
-    sums->rows[at].bytes += added.bytes;
+        sums->rows[sums->count++] = added;
+    sums->rows[at].count += cause->count;
+    sums->rows[at].bytes += cause->bytes;
 }
 
 /* The other ranks on this machine. */
@@ -416,14 +414,6 @@ static void write_dump(const char *path)
         ms_log(MS_WARN, "METASHARD_DUMP: cannot write all of %s: %s", path, strerror(error));
 }
 
-/* Says where to read more. */
-static void say_next(bool is_dumped)
-{
-    const char *path = is_dumped ? ms_config.dump_path : ms_state_view().path;
-    if (path[0] != '\0')
-        ms_log_say("info", "for more, run: metashard-dump show %s", path);
-}
-
 void ms_lifetime_end(void)
 {
     if (!ms_is_started()) {
@@ -441,7 +431,8 @@ void ms_lifetime_end(void)
         ms_state_end(NULL, NULL);
     if (is_dumped)
         write_dump(ms_config.dump_path);
-    if (is_explained || ms_config.log.level >= MS_INFO)
-        say_next(is_dumped);
+    const char *path = is_dumped ? ms_config.dump_path : ms_state_view().path;
+    if ((is_explained || ms_config.log.level >= MS_INFO) && path[0] != '\0')
+        ms_log_say("info", "for more, run: metashard-dump show %s", path);
     ms_log_finish();
 }

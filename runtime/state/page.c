@@ -307,17 +307,22 @@ static size_t list_pages(int folder, struct old_page *pages, time_t now)
     return count;
 }
 
+static uint64_t sum_bytes(const struct old_page *pages, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += pages[i].bytes;
+    return bytes;
+}
+
 /* Usually false: the times of files then show that there is nothing to remove. */
 static bool may_be_too_many(const struct old_page *pages, size_t count, uint64_t kept_bytes,
                             int64_t oldest)
 {
-    uint64_t bytes = 0;
     bool is_old = false;
-    for (size_t i = 0; i < count; i++) {
-        bytes += pages[i].bytes;
+    for (size_t i = 0; i < count; i++)
         is_old |= pages[i].ended < oldest;
-    }
-    return is_old || bytes > kept_bytes;
+    return is_old || sum_bytes(pages, count) > kept_bytes;
 }
 
 /* Keeps the pages whose processes have ended, with times from the page: a store to a mapped page
@@ -365,14 +370,6 @@ static size_t gather_run(struct old_page *pages, size_t count)
         pages[length++] = page;
     }
     return length;
-}
-
-static uint64_t sum_bytes(const struct old_page *pages, size_t count)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        bytes += pages[i].bytes;
-    return bytes;
 }
 
 /* Removes runs that are too old or too many; the newest comes first. */

@@ -85,13 +85,18 @@ static bool is_secret_name(const char *name, const char *end)
     return has_anywhere(name, end) || has_at_end_of_word(name, end);
 }
 
+static const char *end_of_name(const char *at, const char *end)
+{
+    while (at < end && is_of_name(*at))
+        at++;
+    return at;
+}
+
 /* Returns where the value of a secret name at `at` begins, or NULL: name=, name:, "name": and,
  * behind a space within an argument, --name. */
 static const char *find_value(const char *at, const char *end)
 {
-    const char *name_end = at, *value;
-    while (name_end < end && is_of_name(*name_end))
-        name_end++;
+    const char *name_end = end_of_name(at, end), *value;
     if (name_end == at || !is_secret_name(at, name_end))
         return NULL;
     for (value = name_end; value < end && strchr("\"' ", *value) != NULL; value++)
@@ -161,10 +166,7 @@ static void put_argument(struct output *output, const char *at, const char *end)
 /* An option whose value is the next argument. */
 static bool is_secret_option(const char *at, const char *end)
 {
-    const char *name_end = at;
-    while (name_end < end && is_of_name(*name_end))
-        name_end++;
-    return *at == '-' && name_end == end && is_secret_name(at, end);
+    return *at == '-' && end_of_name(at, end) == end && is_secret_name(at, end);
 }
 
 void ms_secrets_mask(const char *arguments, size_t bytes, char *text_out, size_t text_bytes)

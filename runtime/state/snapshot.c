@@ -245,13 +245,6 @@ struct window {
     struct choice *choice; /* NULL: all are kept */
 };
 
-static bool read_window(struct page *page, const struct window *window)
-{
-    return read_some(page, window->section, window->first, window->count, window->before) &&
-           read_some(page, window->section, window->first, window->count, window->records) &&
-           read_some(page, window->section, window->first, window->count, window->after);
-}
-
 /* Moves the records that are whole, and were ever written, to `kept`. Most have equal sequences in
  * the readings before and after; the others are read one by one. */
 static bool keep_whole(struct page *page, const struct window *window, char *kept,
@@ -288,7 +281,9 @@ static bool keep_all(struct page *page, struct window *window, size_t total, cha
     *count_out = 0;
     for (; window->first < total; window->first += window->count) {
         window->count = total - window->first < most ? total - window->first : most;
-        if (!read_window(page, window) ||
+        if (!read_some(page, window->section, window->first, window->count, window->before) ||
+            !read_some(page, window->section, window->first, window->count, window->records) ||
+            !read_some(page, window->section, window->first, window->count, window->after) ||
             !keep_whole(page, window, kept + *count_out * window->record_bytes, &count))
             return false;
         *count_out += count;
@@ -457,6 +452,23 @@ static void order_blocks(struct ms_state_block *blocks, size_t count)
 
 /* --- the snapshot */
 
+/* NULL: the page has no figure of that name. Names may lack their zero. */
+static uint64_t *find_figure(const struct ms_snapshot *snapshot, const char *name)
+{
+    for (size_t i = 0; i < snapshot->figure_count; i++) {
+        const struct ms_state_figure_name *one = &snapshot->figure_names[i];
+        if (strncmp(one->text, name, sizeof(one->text)) == 0)
+            return &snapshot->figures[i];
+    }
+    return NULL;
+}
+
+uint64_t ms_snapshot_figure(const struct ms_snapshot *snapshot, const char *name)
+{
+    const uint64_t *figure = find_figure(snapshot, name);
+    return figure != NULL ? *figure : 0;
+}
+
 static void drop_free_blocks(struct ms_snapshot *snapshot)
 {
     size_t kept = 0;
@@ -552,11 +564,9 @@ static uint64_t time_of(const struct ms_snapshot *snapshot)
 static void clean_figures(struct ms_snapshot *snapshot)
 {
     const uint64_t most = ms_snapshot_figure(snapshot, "backed_bytes_peak");
-    for (size_t i = 0; i < snapshot->figure_count; i++) {
-        if (strcmp(snapshot->figure_names[i].text, "loaded_backed_bytes_peak") == 0 &&
-            snapshot->figures[i] > most)
-            snapshot->figures[i] = most;
-    }
+    uint64_t *loaded = find_figure(snapshot, "loaded_backed_bytes_peak");
+    if (loaded != NULL && *loaded > most)
+        *loaded = most;
 }
 
 static void clean_process(struct ms_snapshot *snapshot)
@@ -602,16 +612,6 @@ static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
     return true;
 }
 
-/* Counts blocks that were left out here as blocks that did not fit in the page. */
-static void add_left_out(struct ms_snapshot *snapshot, uint64_t count)
-{
-    for (size_t i = 0; i < snapshot->figure_count; i++) {
-        if (strncmp(snapshot->figure_names[i].text, "blocks_left_out",
-                    sizeof(snapshot->figure_names[i].text)) == 0)
-            snapshot->figures[i] += count;
-    }
-}
-
 static bool read_all(struct page *page, struct ms_snapshot *snapshot)
 {
     const struct ms_state_span *sections = page->header.sections;
@@ -632,7 +632,9 @@ static bool read_all(struct page *page, struct ms_snapshot *snapshot)
         !read_records(page, MS_SECTION_CAUSES, &snapshot->causes, &snapshot->cause_count) ||
         !read_records(page, MS_SECTION_FILES, &snapshot->files, &snapshot->file_count))
         return false;
-    add_left_out(snapshot, blocks.left_out);
+    uint64_t *left_out = find_figure(snapshot, "blocks_left_out");
+    if (left_out != NULL) /* as if they had not fitted into the page */
+        *left_out += blocks.left_out;
     return true;
 }
 
@@ -707,13 +709,4 @@ void ms_snapshot_cleanup(struct ms_snapshot *snapshot)
     ms_heap_free(snapshot->blocks);
     ms_heap_free(snapshot->events);
     *snapshot = (struct ms_snapshot){0};
-}
-
-uint64_t ms_snapshot_figure(const struct ms_snapshot *snapshot, const char *name)
-{
-    for (size_t i = 0; i < snapshot->figure_count; i++) {
-        if (strcmp(snapshot->figure_names[i].text, name) == 0)
-            return snapshot->figures[i];
-    }
-    return 0;
 }

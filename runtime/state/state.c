@@ -89,11 +89,10 @@ static void write_record(enum ms_state_section section, uint64_t index, const vo
 /* Writes the older of the two records. */
 static void write_pair(enum ms_state_section section, const void *value)
 {
-    const word *first = record(section, 0), *second = record(section, 1);
-    if (first[0] <= second[0])
-        write_words(record(section, 0), value, ms_format_record_bytes(section), second[0] + 2);
-    else
-        write_words(record(section, 1), value, ms_format_record_bytes(section), first[0] + 2);
+    word *first = record(section, 0), *second = record(section, 1);
+    const bool is_first = first[0] <= second[0];
+    write_words(is_first ? first : second, value, ms_format_record_bytes(section),
+                (is_first ? second[0] : first[0]) + 2);
 }
 
 /* Cuts the text between two characters, and zeroes the rest. */
@@ -360,15 +359,6 @@ uint32_t ms_state_file(const char *path)
 
 /* --- samples */
 
-static struct ms_state_sample take_sample(uint64_t now)
-{
-    return (struct ms_state_sample){.time_ns = now > 0 ? now : 1,
-                                    .live_bytes = ms_counter_get(MS_GAUGE_LIVE),
-                                    .deferred_bytes = ms_counter_get(MS_GAUGE_DEFERRED),
-                                    .backed_bytes = ms_counter_get(MS_GAUGE_BACKED),
-                                    .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
-}
-
 /* Keeps half of the samples, at twice the distance, so that all of the process's life fits. Keeps,
  * from each pair, the sample with more memory. */
 MS_HOLDS(state.lock) static void thin_samples_locked(void)
@@ -391,13 +381,17 @@ MS_HOLDS(state.lock) static void sample_locked(uint64_t now, bool is_new)
 {
     if (is_new && state.sample_count == count_of(MS_SECTION_SAMPLES))
         thin_samples_locked();
-    const struct ms_state_sample sample = take_sample(now);
-    if (is_new)
+    const struct ms_state_sample sample = {.time_ns = now > 0 ? now : 1,
+                                           .live_bytes = ms_counter_get(MS_GAUGE_LIVE),
+                                           .deferred_bytes = ms_counter_get(MS_GAUGE_DEFERRED),
+                                           .backed_bytes = ms_counter_get(MS_GAUGE_BACKED),
+                                           .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
+    if (is_new) {
         state.sample_count++;
+        atomic_store_explicit(&state.last_sample_ns, now, memory_order_relaxed);
+    }
     if (state.sample_count > 0)
         write_record(MS_SECTION_SAMPLES, state.sample_count - 1, &sample);
-    if (is_new)
-        atomic_store_explicit(&state.last_sample_ns, now, memory_order_relaxed);
     atomic_store_explicit(&state.last_sample_backed, sample.backed_bytes, memory_order_relaxed);
 }
 
@@ -506,8 +500,7 @@ static bool is_same(const struct ms_state_block *a, const struct ms_state_block 
 /* Keeps the reason from when the block first got memory. */
 static void put_cause(struct ms_state_block *block, const struct ms_state_block *old)
 {
-    const bool has_memory = block->backed_bytes > 0;
-    if (!has_memory)
+    if (block->backed_bytes == 0)
         return;
     if (old != NULL && old->backed_bytes > 0) {
         block->backed_reason = old->backed_reason;
@@ -536,17 +529,13 @@ static void put_origin(struct ms_state_block *block, const struct ms_state_block
 MS_HOLDS(state.lock)
 static void put_locked(struct ms_state_place *place, struct ms_state_block *block)
 {
-    const bool is_known = has_slot_locked(place);
-    const struct ms_state_block *old = is_known ? block_at(place->slot) : NULL;
-    if (!is_known) {
-        const bool was_out = place->is_counted;
-        if (!find_slot_locked(block->bytes, &place->slot)) {
-            if (!place->is_counted)
-                ms_counter_move(MS_GAUGE_BLOCKS_OUT, 1);
+    const struct ms_state_block *old = has_slot_locked(place) ? block_at(place->slot) : NULL;
+    if (old == NULL) {
+        const bool has_slot = find_slot_locked(block->bytes, &place->slot);
+        if (has_slot == place->is_counted) /* the block was out, or is out from now on */
+            ms_counter_move(MS_GAUGE_BLOCKS_OUT, has_slot ? -1 : 1);
+        if (!has_slot)
             return;
-        }
-        if (was_out)
-            ms_counter_move(MS_GAUGE_BLOCKS_OUT, -1);
         place->token = state.next_token++;
         state.tokens[place->slot] = place->token;
     } else if (is_same(old, block)) {
@@ -559,7 +548,7 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
     write_record(MS_SECTION_BLOCKS, place->slot, block);
     word *figures = record(MS_SECTION_FIGURES, 0);
     __atomic_store_n(&figures[MS_GAUGE_CHANGED_NS], block->changed_ns, __ATOMIC_RELAXED);
-    if (!is_known) {
+    if (old == NULL) {
         heap_set(state.heap_count++, place->slot);
         heap_lift_locked(state.heap_count - 1);
     }
