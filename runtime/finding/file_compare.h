@@ -10,9 +10,9 @@
  *
  * The file is read, 1 MiB at a time. With a mapping, a file that gets shorter or a disk that fails
  * could end the process (SIGBUS): a lease holds nobody up for longer than lease-break-time, while a
- * stopped process answers nobody. Mapping and pinning pages takes nearly as long as reading. The
- * memory is compared in place if it is of no file and the kernel has just said that it can be
- * loaded; else the kernel copies it.
+ * stopped process answers nobody. Mapping and pinning the pages would save little. The memory is
+ * compared in place if it is of no file and the kernel has just said that it can be loaded; else
+ * the kernel copies it.
  */
 #pragma once
 
