@@ -146,6 +146,19 @@ static bool is_any_refused(struct worker *worker, uint64_t offset, size_t bytes)
     return is_any;
 }
 
+/* A processor that loads from several places at once waits less for memory. */
+static bool is_equal_in_place(const char *address, const unsigned char *opened, size_t bytes)
+{
+    enum { PLACES = 4, STEP_BYTES = 512 };
+    const size_t apart = bytes / PLACES / STEP_BYTES * STEP_BYTES, rest = PLACES * apart;
+    bool is_equal = memcmp(address + rest, opened + rest, bytes - rest) == 0;
+    for (size_t step = 0; step < apart && is_equal; step += STEP_BYTES) {
+        for (size_t at = step; at < rest && is_equal; at += apart)
+            is_equal = memcmp(address + at, opened + at, STEP_BYTES) == 0;
+    }
+    return is_equal;
+}
+
 /* The kernel copies PEEKED_BYTES at a time. */
 static bool is_peeked_equal(struct worker *worker, const char *address, const unsigned char *opened,
                             size_t bytes)
@@ -172,7 +185,7 @@ static bool is_same(struct worker *worker, size_t at, size_t bytes)
     for (size_t done = 0, now; done < bytes; done += now) {
         now = bytes - done < READ_BYTES ? bytes - done : READ_BYTES;
         const unsigned char *opened = read_file(worker, offset + done, now);
-        if (opened == NULL || !(is_in_place ? memcmp(address + done, opened, now) == 0
+        if (opened == NULL || !(is_in_place ? is_equal_in_place(address + done, opened, now)
                                             : is_peeked_equal(worker, address + done, opened, now)))
             return false;
     }

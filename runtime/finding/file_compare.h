@@ -9,8 +9,10 @@
  *                 file    read    read    file
  *
  * The file is read, 1 MiB at a time. With a mapping, a file that gets shorter or a disk that fails
- * could end the process (SIGBUS), and mapping takes as long. The memory is compared in place if it
- * is of no file and the kernel has just said that it can be loaded; else the kernel copies it.
+ * could end the process (SIGBUS): a lease holds nobody up for longer than lease-break-time, while a
+ * stopped process answers nobody. Mapping and pinning the pages would save little. The memory is
+ * compared in place if it is of no file and the kernel has just said that it can be loaded; else
+ * the kernel copies it.
  */
 #pragma once
 

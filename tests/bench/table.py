@@ -15,8 +15,9 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
 import result_page  # noqa: E402
-BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "snapshots",
-              "state page", "start-up", "start", "calls", "instructions", "self-check", "plan resolve", "footprint", "growth")
+BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL",
+              "fill", "snapshots", "loads", "state page", "start-up", "start", "calls", "instructions", "self-check",
+              "plan resolve", "footprint", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
 MIB_HEAD = ["what", "ranks", "shard", *WAYS]
@@ -118,6 +119,21 @@ def snapshots(text):
         yield row(f"copy of {match[1]}, until a kernel has it: processor time", "", "without", "", "1", match[2])
 
 
+def loads(text):
+    by_hand = {}
+    for match in re.finditer(r"^(.+?)\s+tensors of +(\d+) MiB, (with|without)\s*: +(\d+) system calls a GiB, "
+                             r"processor seconds a GiB: ([\d.]+) loading, ([\d.]+) copying back$", text, flags=re.M):
+        way, size, kind, *figures = match.groups()
+        if way == "by hand":
+            by_hand[size] = figures
+        elif kind == "without":
+            without = figures
+        else:
+            for what, *three in zip(("system calls", "processor seconds, loading", "processor seconds, copying back"),
+                                    by_hand[size], without, figures):
+                yield row(f"loader, {way}, tensors of {size} MiB: {what}", "1", "GiB", *three)
+
+
 def state_page(text):
     for match in re.finditer(r"^  (.+?)\s+with .*ratio ([\d.]+)$", text, flags=re.M):
         yield row(f"state page, {match[1]}: time", "", "no page", "", "1", match[2])
@@ -187,7 +203,7 @@ def quickstart(text):
 
 
 READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
-           "instructions over NCCL": nccl_instructions, "fill": fill, "snapshots": snapshots,
+           "instructions over NCCL": nccl_instructions, "fill": fill, "snapshots": snapshots, "loads": loads,
            "state page": state_page, "start-up": start_up, "start": start, "calls": calls, "self-check": self_check,
            "plan resolve": plan_resolve}
 
@@ -248,9 +264,9 @@ def markdown(rows):
 # --- the page
 
 
-PAGE = """The simulated driver and the simulated NCCL are both of this repository; no figure here is one of a GPU, and every one is a
-ratio. Where times or rates are compared, the machine did other work as well: on average {load:.0f} threads wanted its cores. What
-uses several threads, as filling memory does, then looks worse than it is.
+PAGE = """The simulated driver and the simulated NCCL are both of this repository; no figure here is one of a GPU, and most are
+ratios. Where times or rates are compared, the machine did other work as well: on average {load:.0f} threads wanted its cores.
+What uses several threads, as filling memory does, then looks worse than it is.
 
 ## Against the ideal
 
@@ -258,6 +274,10 @@ uses several threads, as filling memory does, then looks worse than it is.
 people write, as it runs without MetaShard: map the file and copy everything, or initialise everything, and slice. *Over*
 says what figures are divided by; *shard* is what the rank keeps in the end. Instructions of whole programs are those of all
 threads, and what waits polls: they differ by some hundredths from run to run.
+
+Rows of a *loader* are not ratios. A checkpoint is copied to the device as a whole, then back, and each GiB takes so many
+system calls and processor seconds of all threads, with the driver's. *By hand* it is read into two buffers of pinned memory by
+turns.
 
 {ratios}
 {snapshots}## The quickstart

@@ -107,6 +107,21 @@ MS_TEST_AFTER(set_up, a_comparison_by_threads_sees_one_other_bit_anywhere)
     check_other_bits();
 }
 
+/* Bytes are compared at several places in turn, and then those that are left. */
+MS_TEST_AFTER(set_up_one_core, a_comparison_of_any_size_sees_one_other_bit_anywhere)
+{
+    static const size_t sizes[] = {513, 2047, 2048, 2049, 4096 + 57, MIB, MIB + 2048 + 511};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const size_t step = sizes[i] < MIB ? 61 : 16411;
+        for (size_t at = (sizes[i] - 1) % step; at < sizes[i]; at += step) {
+            memory[at] ^= 1;
+            CHECK(!is_same(memory, sizes[i], 0, false));
+            memory[at] ^= 1;
+        }
+        CHECK(is_same(memory, sizes[i], 0, false));
+    }
+}
+
 MS_TEST_AFTER(set_up, bytes_past_the_end_are_not_the_files)
 {
     CHECK(!is_same(memory, BYTES + 1, 0, false));
