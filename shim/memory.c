@@ -5,7 +5,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/calls/query.h"
-#include "runtime/calls/regular.h"
+#include "runtime/calls/recurring.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/delayed_free.h"
 #include "shim/init.h"
@@ -15,14 +15,14 @@
 
 static bool is_regular(CUdeviceptr *address_out, size_t bytes)
 {
-    struct ms_regular_size *const size = ms_regular_take(bytes);
+    struct ms_recurring_size *const size = ms_recurring_take(bytes);
     if (size == NULL)
         return false;
     const bool is_served = MS_REAL(cuMemAlloc_v2)(address_out, bytes) == CUDA_SUCCESS;
     if (is_served)
-        ms_regular_serve(size, *address_out);
+        ms_recurring_serve(size, *address_out);
     else
-        ms_regular_put(size);
+        ms_recurring_put(size);
     return is_served;
 }
 
@@ -61,7 +61,7 @@ static bool may_free(void)
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
-    if (ms_is_started() && ms_regular_free(dptr))
+    if (ms_is_started() && ms_recurring_free(dptr))
         return MS_REAL(cuMemFree_v2)(dptr);
     MS_ENTER("cuMemFree_v2");
     if (ms_owns_any() && may_free() && ms_alloc_free(dptr, &result))

@@ -5,7 +5,7 @@
 #include "runtime/calls/alloc.h"
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
-#include "runtime/calls/regular.h"
+#include "runtime/calls/recurring.h"
 #include "runtime/driver/flags.h"
 #include "runtime/driver/pool.h"
 #include "runtime/fill/delayed_free.h"
@@ -81,7 +81,7 @@ static bool has_context(void)
             ms_alloc_free_in_stream(dptr, ms_stream(hStream, default_stream), &result))     \
             return result;                                                                  \
         result = MS_REAL(symbol)(dptr, hStream);                                            \
-        if (result == CUDA_SUCCESS && !(ms_is_started() && ms_regular_free(dptr)))          \
+        if (result == CUDA_SUCCESS && !(ms_is_started() && ms_recurring_free(dptr)))        \
             ms_host_memory_forget(dptr);                                                    \
         return result;                                                                      \
     }

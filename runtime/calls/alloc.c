@@ -6,7 +6,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/calls/regular.h"
+#include "runtime/calls/recurring.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/driver/peers.h"
@@ -41,7 +41,7 @@ static bool can_map_memory(CUdevice device)
  * --- pools
  *
  * A program that uses a pool allocates and frees in each training step. Once the program has freed
- * a few times its peak, an allocation that takes the place of freed memory is *transient*: neither
+ * a few times its peak, an allocation that takes the place of freed memory is *recurring*: neither
  * the allocation nor a write to it keeps the window of deferral open. After the program has settled
  * because it moved on, the driver serves the pools, until the program has freed nearly all of its
  * lasting memory.
@@ -51,7 +51,7 @@ static bool can_map_memory(CUdevice device)
 static _Atomic uint64_t live_bytes;
 static _Atomic uint64_t most_bytes;    /* the peak of live_bytes in this window */
 static _Atomic uint64_t freed_bytes;   /* in this window, as far as they had memory */
-static _Atomic uint64_t lasting_bytes; /* live, and not transient */
+static _Atomic uint64_t lasting_bytes; /* live, and not recurring */
 static _Atomic uint64_t settled_bytes; /* lasting_bytes when the window had ended; 0: not known */
 
 bool ms_alloc_wants_pooled(void)
@@ -86,7 +86,7 @@ static void begin_pooled(const struct ms_allocation *allocation)
     const uint64_t live = atomic_fetch_add(&live_bytes, bytes) + bytes;
     if (live > atomic_load(&most_bytes))
         atomic_store(&most_bytes, live);
-    if (!allocation->is_transient)
+    if (!allocation->is_recurring)
         atomic_fetch_add(&lasting_bytes, bytes);
 }
 
@@ -99,7 +99,7 @@ static void end_pooled(const struct ms_allocation *allocation)
                  backed = ms_backing_bytes(ms_allocation_backing(allocation));
     atomic_fetch_sub(&live_bytes, bytes);
     atomic_fetch_add(&freed_bytes, backed + (bytes - backed) / UNUSED_PART);
-    if (!allocation->is_transient)
+    if (!allocation->is_recurring)
         atomic_fetch_sub(&lasting_bytes, bytes);
 }
 
@@ -196,13 +196,13 @@ static bool keep(struct ms_promise *promise, ms_promise_maker *make, void *argum
         return true;
     }
     if (promise->pool != NULL)
-        promise->is_transient = takes_place(promise->bytes);
+        promise->is_recurring = takes_place(promise->bytes);
     /* The driver decides what the program gets if the record cannot be made. */
     if (!make(promise, argument))
         return false;
     ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
     ms_counter_add(MS_COUNT_REQUESTED_BYTES, promise->bytes);
-    if (!promise->is_transient)
+    if (!promise->is_recurring)
         ms_window_open();
     ms_device_publish(promise->device);
     *result_out = CUDA_SUCCESS;
@@ -230,7 +230,7 @@ static bool reserve(const struct ms_promise *promise, void *argument)
     if (promise->pool != NULL)
         begin_pooled(allocation);
     else
-        ms_regular_begin(promise->bytes);
+        ms_recurring_begin(promise->bytes);
     ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, promise->bytes, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", promise->bytes, allocation->address);
     *address_out = allocation->address;
@@ -242,7 +242,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     struct ms_promise promise;
     if (address_out == NULL || !ms_alloc_may_defer(bytes, &promise))
         return false;
-    promise.is_transient = ms_regular_expects(bytes);
+    promise.is_recurring = ms_recurring_expects(bytes);
     return ms_alloc_promise(&promise, reserve, address_out, result_out);
 }
 
@@ -310,7 +310,7 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     if (facts->pool == NULL && !facts->is_opened)
-        ms_regular_end(facts->bytes, ms_shard_is_active() || has_saved(allocation));
+        ms_recurring_end(facts->bytes, ms_shard_is_active() || has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
@@ -435,7 +435,7 @@ void ms_alloc_end_context(CUcontext context)
     ms_pinned_pool_forget(context);
     ms_scratch_drop();
     ms_parameters_forget(NULL);
-    ms_regular_forget();
+    ms_recurring_forget();
     ms_delayed_free_forget(context);
     ms_examining_forget_context(context);
     CUdeviceptr at = 0;

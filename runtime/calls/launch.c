@@ -325,7 +325,7 @@ static bool record(const struct ms_call *call, const struct ms_arguments *argume
     const bool is_recorded = claim_and_record(&operands, &loads, call, arguments);
     if (is_recorded) {
         learn_place(layout, reach);
-        if (!block->is_transient)
+        if (!block->is_recurring)
             ms_window_extend();
         ms_counter_add(MS_COUNT_RECORDED_LAUNCHES, 1);
         ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD,

@@ -44,7 +44,7 @@ bool ms_move_strays(const struct ms_movement *movement)
 /* --- one row each. The functions return true if the call is answered. */
 
 /* Tries again after a shortage of memory, if some was freed. An answered call extends the window,
- * because the program loads, unless the call writes to a transient allocation. */
+ * because the program loads, unless the call writes to a recurring allocation. */
 static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresult *result_out),
                          const struct ms_movement *movement, CUresult *result_out)
 {
@@ -54,7 +54,7 @@ static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresul
     do
         is_answered = try(movement, result_out);
     while (is_answered && ms_evict_try_bytes_again(*result_out, &attempts));
-    if (is_answered && !(ms_space_look_up(movement->to.begin, &to) && to.is_transient))
+    if (is_answered && !(ms_space_look_up(movement->to.begin, &to) && to.is_recurring))
         ms_window_extend();
     return is_answered;
 }

@@ -910,10 +910,10 @@ static CUresult refuse_absent(const struct ms_allocation *allocation, size_t beg
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* A transient allocation is no sign of a program that loads. */
+/* A recurring allocation is no sign of a program that loads. */
 static void extend_window(const struct ms_allocation *allocation)
 {
-    if (!allocation->is_transient)
+    if (!allocation->is_recurring)
         ms_window_extend();
 }
 

@@ -33,7 +33,7 @@ static struct ms_allocation *make(struct ms_backing *backing, const struct ms_pr
                                          .granule_bytes = backing->bytes,
                                          .is_programs = backing->is_programs,
                                          .is_opened = kind == MS_RESIDENT,
-                                         .is_transient = promise->is_transient};
+                                         .is_recurring = promise->is_recurring};
     MS_OWN(allocation)->backing = *backing;
     MS_OWN(allocation)->backing.is_pooled = pool != NULL;
     if (ms_lineage_init(&MS_OWN(allocation)->lineage, bytes) &&

@@ -48,7 +48,7 @@ struct ms_allocation {
     /* The flags fill a hole: 8 bytes more, and the heap takes its next size. */
     bool is_programs;  /* the program has reserved the addresses (backing.h) */
     bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
-    bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
+    bool is_recurring; /* takes the place of freed memory: no sign of a program that loads */
     size_t granule, granule_bytes; /* granule_bytes: whole granules, so it may exceed bytes */
 
     struct ms_notes notes;
@@ -91,7 +91,7 @@ struct ms_promise {
     CUdeviceptr address;  /* the program has reserved these addresses, and mapped nothing there; 0:
                             the shim reserves */
     struct ms_pool *pool; /* NULL: none */
-    bool is_transient;    /* takes the place of memory freed in the pool or by cuMemFree */
+    bool is_recurring;    /* takes the place of memory freed in the pool or by cuMemFree */
     const struct ms_pieces *pieces; /* memory of another process, all of which the pieces are. They
                                        stay the caller's. NULL: there is no memory yet */
 };

@@ -340,7 +340,7 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .is_programs = allocation->is_programs,
                                         .is_opened = allocation->is_opened,
                                         .pool = ms_pool_handle(allocation->pool),
-                                        .is_transient = allocation->is_transient,
+                                        .is_recurring = allocation->is_recurring,
                                         .granule_bytes = allocation->granule_bytes};
 }
 

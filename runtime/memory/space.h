@@ -29,7 +29,7 @@ struct ms_allocation_facts {
     bool is_programs; /* the program has reserved the addresses (backing.h) */
     bool is_opened;   /* memory of another process */
     CUmemoryPool pool;
-    bool is_transient;
+    bool is_recurring;
     size_t granule_bytes;
 };
 

@@ -41,7 +41,7 @@ CONCERNS = {
     "window": r"ms_window_\w+",
     "publish": r"ms_publish_\w+",
     "capture": r"ms_is_capturing|ms_stream_is_capturing",
-    "transient": r"is_transient",
+    "recurring": r"is_recurring",
     "is anything deferred": r"ms_defers_any",
 }
 # The state of an extent, and the marks of the rooms, with the files outside of memory/ that may name each (runtime/memory/lineage.h).

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "runtime/calls/regular.h"
+#include "runtime/calls/recurring.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/driver/pool.h"
@@ -29,7 +29,7 @@
 
 /* The nth allocation of a record fails; the linker's --wrap leads here. */
 static unsigned failing, seen;
-WRAPS(ms_heap_zalloc, ms_scratch_drop, ms_state_event, ms_overcommit_allows, ms_regular_expects);
+WRAPS(ms_heap_zalloc, ms_scratch_drop, ms_state_event, ms_overcommit_allows, ms_recurring_expects);
 WRAPS(ms_examining_is_complete);
 void *__wrap_ms_heap_zalloc(size_t bytes)
 {
@@ -85,13 +85,13 @@ TELLS(ms_pinned_pool_forget, TOLD_POOL_FORGET, (CUcontext context), (context), I
 TELLS(ms_pinned_pool_give_back, TOLD_POOL_GIVE_BACK, (CUcontext context), (context), IS_OURS)
 TELLS(ms_parameters_forget, TOLD_PARAMETERS_FORGET, (CUlibrary library), (library),
       CHECK(library == NULL))
-TELLS(ms_regular_forget, TOLD_REGULAR_FORGET, (void), (), )
+TELLS(ms_recurring_forget, TOLD_REGULAR_FORGET, (void), (), )
 TELLS(ms_delayed_free_forget, TOLD_DELAYED_FORGET, (CUcontext context), (context), IS_OURS)
 TELLS(ms_examining_forget_context, TOLD_EXAMINING_FORGET, (CUcontext context), (context), IS_OURS)
 TELLS(ms_settle_now, TOLD_SETTLE, (const char *why), (why), )
 
 static bool has_saved;
-TELLS(ms_regular_end, TOLD_REGULAR_END, (size_t bytes, bool saved), (bytes, saved),
+TELLS(ms_recurring_end, TOLD_REGULAR_END, (size_t bytes, bool saved), (bytes, saved),
       has_saved = saved)
 
 bool __wrap_ms_scratch_drop(void)
@@ -121,7 +121,7 @@ bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_o
     return ++asks > refusals;
 }
 
-bool __wrap_ms_regular_expects(size_t bytes)
+bool __wrap_ms_recurring_expects(size_t bytes)
 {
     return is_regular && bytes == FAKE_GRANULE;
 }
@@ -176,13 +176,13 @@ MS_TEST_AFTER(fake_start, a_size_that_comes_again_and_again_is_left_to_the_drive
     CUresult result;
     atomic_store(&ms_hot.started, 1);
     for (int i = 0; i < ENOUGH; i++) {
-        CHECK(ms_regular_take(FAKE_GRANULE) == NULL);
+        CHECK(ms_recurring_take(FAKE_GRANULE) == NULL);
         CHECK(allocate(&address));
         fill(address);
         CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
     }
-    CHECK(ms_regular_take(FAKE_GRANULE) != NULL);
-    CHECK(ms_regular_take(FAKE_GRANULE) == NULL); /* it never had two */
+    CHECK(ms_recurring_take(FAKE_GRANULE) != NULL);
+    CHECK(ms_recurring_take(FAKE_GRANULE) == NULL); /* it never had two */
 }
 
 /* --- freeing */
@@ -535,29 +535,29 @@ MS_TEST_AFTER(start_pool, a_pool_gives_kept_memory_back_before_it_is_refused)
 }
 
 /* A training step frees what the next one takes. */
-MS_TEST_AFTER(start_pool, an_allocation_of_a_size_freed_often_is_transient)
+MS_TEST_AFTER(start_pool, an_allocation_of_a_size_freed_often_is_recurring)
 {
     enum { ROUNDS = 4 };
     for (int i = 0; i < ROUNDS; i++) {
         const CUdeviceptr address = take(FAKE_GRANULE);
-        CHECK(!facts_of(address).is_transient);
+        CHECK(!facts_of(address).is_recurring);
         fill(address);
         give_back(address);
     }
     CUdeviceptr address = take(2 * FAKE_GRANULE); /* more than ever */
-    CHECK(!facts_of(address).is_transient);
+    CHECK(!facts_of(address).is_recurring);
     give_back(address);
     for (int i = 0; i < 2 * ROUNDS; i++) {
         address = take(FAKE_GRANULE);
-        const bool is_transient = facts_of(address).is_transient;
-        CHECK_EQ(is_transient, i >= ROUNDS);
+        const bool is_recurring = facts_of(address).is_recurring;
+        CHECK_EQ(is_recurring, i >= ROUNDS);
         fill(address);
         give_back(address);
     }
     const CUdeviceptr both[] = {take(FAKE_GRANULE), take(FAKE_GRANULE)};
-    CHECK(facts_of(both[0]).is_transient && facts_of(both[1]).is_transient);
+    CHECK(facts_of(both[0]).is_recurring && facts_of(both[1]).is_recurring);
     const CUdeviceptr one_more = take(FAKE_GRANULE);
-    CHECK(!facts_of(one_more).is_transient);
+    CHECK(!facts_of(one_more).is_recurring);
     give_back(both[0]);
     give_back(both[1]);
     give_back(one_more);
@@ -569,11 +569,11 @@ MS_TEST_AFTER(start_pool, a_free_of_an_allocation_without_memory_counts_little)
     enum { UNUSED = 64, TIMES = 4 };
     for (int i = 0; i < UNUSED * TIMES; i++) {
         const CUdeviceptr address = take(FAKE_GRANULE);
-        CHECK(!facts_of(address).is_transient);
+        CHECK(!facts_of(address).is_recurring);
         give_back(address);
     }
     const CUdeviceptr address = take(FAKE_GRANULE);
-    CHECK(facts_of(address).is_transient);
+    CHECK(facts_of(address).is_recurring);
     give_back(address);
 }
 
@@ -605,7 +605,7 @@ MS_TEST_AFTER(start_pool, the_driver_serves_pools_after_loading_until_the_model_
     give_back(addresses[15]);
     CHECK(ms_alloc_wants_pooled());
     addresses[0] = take(FAKE_GRANULE);
-    CHECK(!ms_window_now().has_moved_on && !facts_of(addresses[0]).is_transient);
+    CHECK(!ms_window_now().has_moved_on && !facts_of(addresses[0]).is_recurring);
     CHECK(ms_alloc_wants_pooled());
     give_back(addresses[0]);
 }
@@ -954,11 +954,11 @@ MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
     CUresult result;
     ms_window_end(false);
     is_regular = true;
-    CHECK(allocate(&address) && facts_of(address).is_transient);
+    CHECK(allocate(&address) && facts_of(address).is_recurring);
     CHECK(ms_window_now().is_settled);
     CHECK(ms_alloc_free(address, &result));
     is_regular = false;
-    CHECK(allocate(&address) && !facts_of(address).is_transient);
+    CHECK(allocate(&address) && !facts_of(address).is_recurring);
     CHECK(!ms_window_now().is_settled);
     CHECK(ms_alloc_free(address, &result));
 }

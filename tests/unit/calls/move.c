@@ -871,14 +871,14 @@ MS_TEST_BETWEEN(start_many, end, more_rows_than_can_be_counted_are_not_copied_on
 
 /* --- the window of deferral, and what is not looked at */
 
-MS_TEST_BETWEEN(start, end, a_recorded_move_keeps_the_window_open_unless_transient)
+MS_TEST_BETWEEN(start, end, a_recorded_move_keeps_the_window_open_unless_recurring)
 {
     check_answered(move(MS_COPY_ON_DEVICE, other->address, one->address, BYTES));
     CHECK_EQ(seen.extends, 1);
-    other->is_transient = true;
+    other->is_recurring = true;
     check_answered(move(MS_COPY_ON_DEVICE, other->address, one->address, BYTES));
     CHECK_EQ(seen.extends, 1);
-    other->is_transient = false;
+    other->is_recurring = false;
     check_answered(move(MS_COPY_ON_DEVICE, program, one->address, BYTES));
     CHECK_EQ(seen.extends, 2); /* it is in no allocation */
     seen.extends = 0;

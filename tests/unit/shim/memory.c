@@ -7,7 +7,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/calls/query.h"
-#include "runtime/calls/regular.h"
+#include "runtime/calls/recurring.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/delayed_free.h"
 #include "shim/init.h"
@@ -196,7 +196,8 @@ MEMORY_TEST(an_allocation_is_deferred_or_the_drivers)
 
 MEMORY_TEST(an_allocation_of_a_regular_size_is_the_drivers_if_it_has_memory)
 {
-    struct ms_regular_size *size = &ms_regular.sizes[ms_regular_hash(BYTES, MS_REGULAR_SIZE_BITS)];
+    struct ms_recurring_size *size =
+        &ms_recurring.sizes[ms_recurring_hash(BYTES, MS_RECURRING_SIZE_BITS)];
     CUdeviceptr address = 0;
     size->bytes = BYTES;
     size->room = 1;

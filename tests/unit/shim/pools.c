@@ -5,7 +5,7 @@
 #include "runtime/calls/alloc.h"
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
-#include "runtime/calls/regular.h"
+#include "runtime/calls/recurring.h"
 #include "runtime/driver/pool.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/delayed_free.h"
@@ -318,16 +318,16 @@ STORY_AFTER(start, the_driver_frees_memory_that_is_not_ours, must_free(OURS, CUD
             must_free(OURS, CUDA_SUCCESS, "Fh"), real_answer = CUDA_ERROR_INVALID_VALUE,
             must_free(THEIRS, CUDA_ERROR_INVALID_VALUE, "F"))
 
-/* Whether the address is free for a regular allocation of the driver. */
-static bool serve_regular(struct ms_regular_size *size, CUdeviceptr address)
+/* Whether the address is free for a recurring allocation of the driver. */
+static bool serve_regular(struct ms_recurring_size *size, CUdeviceptr address)
 {
-    ms_regular_serve(size, address);
+    ms_recurring_serve(size, address);
     return atomic_load(&size->room) == 0;
 }
 
 MS_TEST_AFTER(start, a_regular_allocation_is_counted_and_not_host_memory)
 {
-    struct ms_regular_size size = {0};
+    struct ms_recurring_size size = {0};
     CHECK(serve_regular(&size, THEIRS));
     must_have("");
     CHECK_EQ(cuMemFreeAsync(THEIRS, STREAM), CUDA_SUCCESS);
