@@ -75,7 +75,7 @@ bool ms_alloc_wants_pooled(void)
 /* True if an allocation of so many bytes would take the place of freed memory. */
 static bool takes_place(size_t bytes)
 {
-    enum { TIMES = 4 }; /* as for leftovers in evict.c */
+    enum { TIMES = 4 }; /* as for dead memory in evict.c */
     const uint64_t most = atomic_load(&most_bytes);
     return atomic_load(&live_bytes) + bytes <= most && atomic_load(&freed_bytes) >= TIMES * most;
 }

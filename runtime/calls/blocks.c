@@ -49,15 +49,15 @@ static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_
     return ms_carve_take(allocation, begin, end);
 }
 
-/* True if at least a granule of the range has leftover memory: a block there could not be
+/* True if at least a granule of the range has dead memory: a block there could not be
  * deferred. */
-static bool lies_on_leftover(CUdeviceptr address, size_t bytes)
+static bool lies_on_dead(CUdeviceptr address, size_t bytes)
 {
     MS_CLAIMED struct ms_allocation *allocation = claim(address);
     return allocation != NULL && ms_fits(allocation, address, bytes) &&
            bytes >= allocation->granule &&
-           ms_carve_leftover(allocation, ms_offset(allocation, address),
-                             ms_offset(allocation, address) + bytes) >= allocation->granule;
+           ms_carve_dead(allocation, ms_offset(allocation, address),
+                         ms_offset(allocation, address) + bytes) >= allocation->granule;
 }
 
 /* While nothing is deferred, the shim does not see launches. The sign of a program that computes is
@@ -73,7 +73,7 @@ static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context,
 {
     const bool is_settled = ms_window_now().is_settled;
     if (!is_settled)
-        ms_evict_leftover(0);
+        ms_evict_dead(0);
     const bool may_defer = !is_settled && !ms_is_capturing();
     if (may_defer && ms_examining_is_complete(context, device))
         return;
@@ -108,8 +108,8 @@ static struct taken take_reported(CUdeviceptr address, size_t bytes)
 
 static void taken(CUdeviceptr address, size_t bytes)
 {
-    if (!ms_window_now().is_settled && lies_on_leftover(address, bytes) && !has_moved_on())
-        ms_evict_leftover(address);
+    if (!ms_window_now().is_settled && lies_on_dead(address, bytes) && !has_moved_on())
+        ms_evict_dead(address);
     const struct taken block = take_reported(address, bytes);
     if (block.carved == MS_CARVED_FAILED)
         ms_access(address, bytes, MS_NEED_READ_WRITE);

@@ -314,7 +314,7 @@ static CUresult make_real(const struct copy *copy)
 }
 
 /* The allocation that a side of the copy does not fit in; NULL: both sides fit. */
-static const struct ms_allocation *strayed_from(const struct copy *copy)
+static const struct ms_allocation *exceeded_by(const struct copy *copy)
 {
     if (copy->source != NULL && !ms_fits(copy->source, copy->source_address, copy->bytes))
         return copy->source;
@@ -327,12 +327,12 @@ static const struct ms_allocation *strayed_from(const struct copy *copy)
 /* Returns true if the copy is answered. */
 static bool run(struct copy *copy, CUresult *result_out)
 {
-    const struct ms_allocation *source = copy->source, *strayed = strayed_from(copy);
+    const struct ms_allocation *source = copy->source, *exceeded = exceeded_by(copy);
     const size_t bytes = copy->bytes;
-    if (strayed != NULL) {
+    if (exceeded != NULL) {
         /* Outside the recorded mappings, only the driver knows what is there. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
-        return !strayed->is_programs;
+        return !exceeded->is_programs;
     }
     if (source != NULL) {
         copy->from = ms_offset(source, copy->source_address);

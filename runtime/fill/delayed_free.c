@@ -117,7 +117,7 @@ bool ms_delayed_free_run(CUcontext context)
 
 void ms_delayed_free_pass(bool patient)
 {
-    const bool is_much = atomic_load(&delayed.backed_bytes) > ms_config.leftover_bytes;
+    const bool is_much = atomic_load(&delayed.backed_bytes) > ms_config.dead_bytes;
     if (!ms_is_capturing())
         destroy_done(NULL, patient && is_much ? PATIENTLY : BY_EVENTS);
 }

@@ -17,7 +17,7 @@ void ms_delayed_free_add(struct ms_allocation *allocation, CUevent freed, CUcont
 /*
  * Destroys the allocations whose events are complete, except during a capture. Stops asking after a
  * few events that are not. Waits a moment, if patient, when allocations with events hold more
- * memory than METASHARD_LEFTOVER_BYTES. The caller holds no claim.
+ * memory than METASHARD_DEAD_BYTES. The caller holds no claim.
  */
 void ms_delayed_free_pass(bool patient);
 

@@ -59,9 +59,9 @@ static bool can_restore(const struct ms_allocation *allocation)
             (ms_carve_has_begun(allocation) && !allocation->notes.keeps_dead));
 }
 
-static bool has_leftover(const struct ms_allocation *allocation)
+static bool has_dead(const struct ms_allocation *allocation)
 {
-    return ms_carve_leftover(allocation, 0, allocation->bytes) > 0;
+    return ms_carve_dead(allocation, 0, allocation->bytes) > 0;
 }
 
 /* Ends the allocation's ready blocks, so that each later change of a block is a touch. */
@@ -130,7 +130,7 @@ static size_t evict(struct ms_allocation *allocation, void *argument)
     return ms_carve_give_back(allocation, ms_replay_is_current);
 }
 
-static size_t evict_leftover(struct ms_allocation *allocation, void *argument)
+static size_t evict_dead(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
     return ms_carve_give_back(allocation, NULL);
@@ -186,7 +186,7 @@ static bool is_idle(CUcontext context)
     return ms_order_context_poll(context) == CUDA_SUCCESS;
 }
 
-static const struct way trimming = {has_leftover, is_idle, evict_leftover, NULL};
+static const struct way trimming = {has_dead, is_idle, evict_dead, NULL};
 
 /*
  * Freeing returned blocks saves much memory while a program makes its model. A program that trains
@@ -213,14 +213,14 @@ static bool may_trim(void)
 
 static void trim_all(void)
 {
-    /* After a try that freed nothing, trims only when there is more leftover memory. */
+    /* After a try that freed nothing, trims only when there is more dead memory. */
     static _Atomic uint64_t enough;
-    const uint64_t before = ms_carve_leftover_bytes();
-    if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())
+    const uint64_t before = ms_carve_dead_bytes();
+    if (before <= ms_config.dead_bytes || before <= atomic_load(&enough) || !may_trim())
         return;
     atomic_fetch_add(&trimmed_bytes, evict_all(&trimming));
-    const uint64_t after = ms_carve_leftover_bytes();
-    atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
+    const uint64_t after = ms_carve_dead_bytes();
+    atomic_store(&enough, after < before ? 0 : after + ms_config.dead_bytes);
 }
 
 static bool find_candidate(CUdeviceptr address, struct candidate *candidate_out)
@@ -231,7 +231,7 @@ static bool find_candidate(CUdeviceptr address, struct candidate *candidate_out)
     return allocation != NULL;
 }
 
-void ms_evict_leftover(CUdeviceptr address)
+void ms_evict_dead(CUdeviceptr address)
 {
     struct candidate candidate;
     if (address == 0)

@@ -36,10 +36,10 @@ size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_
 
 /*
  * A block was handed out without memory. Frees the memory of returned blocks, if it is more than
- * METASHARD_LEFTOVER_BYTES and the device is done with it within a moment. With an address, frees
+ * METASHARD_DEAD_BYTES and the device is done with it within a moment. With an address, frees
  * that of its allocation only, whatever its size. The caller holds no claim.
  */
-void ms_evict_leftover(CUdeviceptr address);
+void ms_evict_dead(CUdeviceptr address);
 
 /*
  * A bracket around the preparation of a read (ms_access opens it for bytes that become cached) and

@@ -218,7 +218,7 @@ static void keep_snapshot(struct ms_content *content)
         *content = (struct ms_content){.kind = MS_RESIDENT};
 }
 
-/* Frees leftover memory, restores lineage, then reads the bytes that have to wait. */
+/* Frees dead memory, restores lineage, then reads the bytes that have to wait. */
 static bool prepare(struct suspension *suspension, struct ms_allocation *allocation)
 {
     if (stays(allocation))

@@ -13,7 +13,7 @@
 #include "runtime/memory/recorded_launch.h"
 
 struct ms_lock ms_space_lock = MS_LOCK_INIT(space);
-_Atomic uint64_t ms_space_leftover;
+_Atomic uint64_t ms_space_dead;
 
 /* --- ready blocks */
 
@@ -181,14 +181,14 @@ bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
 static void stray(struct ms_allocation *allocation)
 {
     ms_lock_take(&ms_space_lock);
-    MS_OWN(allocation)->blocks.strayed = true;
+    MS_OWN(allocation)->blocks.uses_dead = true;
     ms_lock_drop(&ms_space_lock);
 }
 
 void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (!MS_OWN(allocation)->is_carved || blocks->strayed)
+    if (!MS_OWN(allocation)->is_carved || blocks->uses_dead)
         return;
     const struct ms_block *block = ms_block_behind(allocation, begin);
     if (block != NULL && block->begin <= begin && end <= block->end)
@@ -264,10 +264,10 @@ static size_t present_bytes(const struct ms_allocation *allocation, size_t begin
     return bytes;
 }
 
-void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes)
+void ms_carve_set_dead(struct ms_allocation *allocation, size_t bytes)
 {
-    atomic_fetch_add(&ms_space_leftover, bytes - MS_OWN(allocation)->leftover_bytes);
-    MS_OWN(allocation)->leftover_bytes = bytes;
+    atomic_fetch_add(&ms_space_dead, bytes - MS_OWN(allocation)->dead_bytes);
+    MS_OWN(allocation)->dead_bytes = bytes;
 }
 
 /* True if the allocation has blocks, or can get its first block: nobody has written to it. */
@@ -276,16 +276,16 @@ static bool can_carve(struct ms_allocation *allocation)
     const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     if (!MS_OWN(allocation)->is_carved &&
         lineage->deferred_bytes + lineage->resident_bytes + lineage->kind_bytes[MS_DEAD] > 0)
-        MS_OWN(allocation)->uncarvable = true;
-    return !MS_OWN(allocation)->uncarvable;
+        MS_OWN(allocation)->is_whole = true;
+    return !MS_OWN(allocation)->is_whole;
 }
 
-/* Present bytes of [begin, end) are not left over any more. */
+/* Present bytes of [begin, end) are not dead any more. */
 static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const size_t left = MS_OWN(allocation)->leftover_bytes;
+    const size_t left = MS_OWN(allocation)->dead_bytes;
     const size_t used = left > 0 ? present_bytes(allocation, begin, end) : 0;
-    ms_carve_set_leftover(allocation, used < left ? left - used : 0);
+    ms_carve_set_dead(allocation, used < left ? left - used : 0);
 }
 
 static enum ms_carved carve(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -329,7 +329,7 @@ static void add_gain(const struct ms_allocation *allocation, int64_t bytes)
     atomic_fetch_add(&trim_gain[allocation->device], bytes);
 }
 
-/* How many bytes of [begin, end) lost their memory as leftover and have not got it again. */
+/* How many bytes of [begin, end) lost their memory as dead ones and have not got it again. */
 static size_t trimmed_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed;
@@ -348,8 +348,8 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
     if (!ms_carve_remove_block(allocation, begin, end_out))
         return false;
     if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->notes.keeps_dead)
-        ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
-                                              present_bytes(allocation, begin, *end_out));
+        ms_carve_set_dead(allocation, MS_OWN(allocation)->dead_bytes +
+                                          present_bytes(allocation, begin, *end_out));
     add_gain(allocation, (int64_t)trimmed_bytes(allocation, begin, *end_out));
     add_ready(allocation, begin);
     return true;
@@ -398,9 +398,9 @@ void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end)
     use_again(allocation, begin, end);
 }
 
-size_t ms_carve_leftover(const struct ms_allocation *allocation, size_t begin, size_t end)
+size_t ms_carve_dead(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const size_t all = MS_OWN(allocation)->leftover_bytes;
+    const size_t all = MS_OWN(allocation)->dead_bytes;
     const size_t present = all > 0 ? present_bytes(allocation, begin, end) : 0;
     return present < all ? present : all;
 }
@@ -473,8 +473,8 @@ static void give_up_resident(struct ms_allocation *allocation, size_t begin, siz
 static void give_up_dead(struct ms_allocation *allocation)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    ms_carve_set_leftover(allocation, 0);
-    if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead || blocks->strayed)
+    ms_carve_set_dead(allocation, 0);
+    if (!MS_OWN(allocation)->is_carved || allocation->notes.keeps_dead || blocks->uses_dead)
         return;
     size_t at = 0;
     struct ms_extent extent;

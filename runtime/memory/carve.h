@@ -2,7 +2,7 @@
 /*
  * The blocks of a claimed allocation that a caching allocator carves: how they come and go, and
  * which memory goes back. The content of a returned block is dead at once. Its memory stays,
- * because queued work may still use it: that memory is *left over* until it is given back.
+ * because queued work may still use it: that memory is *dead* until it is given back.
  *
  * Blocks change under the claim and ms_space_lock, because a pointer scan reads them without a
  * claim (space.h).
@@ -36,12 +36,12 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
  */
 void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* [begin, end) is unmapped: cuts it out of all blocks and of the leftover bytes. Ends the process
+/* [begin, end) is unmapped: cuts it out of all blocks and of the dead bytes. Ends the process
  * if there is no host memory for the record. */
 void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* How many bytes of [begin, end) have leftover memory, at most. */
-size_t ms_carve_leftover(const struct ms_allocation *allocation, size_t begin, size_t end);
+/* How many bytes of [begin, end) have dead memory, at most. */
+size_t ms_carve_dead(const struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* True if a caching allocator has taken a block from the allocation. */
 bool ms_carve_has_begun(const struct ms_allocation *allocation);
@@ -60,8 +60,8 @@ typedef CUresult ms_carve_bring(struct ms_allocation *allocation, size_t begin, 
 CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_carve_bring *bring);
 
 /*
- * Gives the leftover memory back, that of returned blocks, unless others may use it, or the program
- * has used bytes outside of all blocks, which nobody can tell from leftover bytes. With
+ * Gives the dead memory back, that of returned blocks, unless others may use it, or the program
+ * has used bytes outside of all blocks, which nobody can tell from dead bytes. With
  * can_replay also the memory of all bytes that a replay can make again, as can_replay says of their
  * content. Returns how many bytes of memory went back. The caller has waited until the device was
  * done with the memory, and nothing has begun to use it since.
@@ -70,7 +70,7 @@ typedef bool ms_carve_asks(const struct ms_content *content);
 size_t ms_carve_give_back(struct ms_allocation *allocation, ms_carve_asks *can_replay);
 
 /*
- * The bytes gained, over all allocations of a device, by giving only leftover memory back: memory
+ * The bytes gained, over all allocations of a device, by giving only dead memory back: memory
  * that has not come again since, counted once more for each later block that did without it until
  * the block was returned, and the inputs of launches that are recorded there, which would have come
  * into memory; less memory that has come again. ms_carve_note: [begin, end) has memory now (NULL),
@@ -82,8 +82,8 @@ void ms_carve_note(struct ms_allocation *allocation, size_t begin, size_t end,
                    const struct ms_recorded_launch *recorded);
 
 /* Bytes of returned blocks, of all allocations, that still have memory. */
-extern _Atomic uint64_t ms_space_leftover;
-static inline uint64_t ms_carve_leftover_bytes(void)
+extern _Atomic uint64_t ms_space_dead;
+static inline uint64_t ms_carve_dead_bytes(void)
 {
-    return atomic_load_explicit(&ms_space_leftover, memory_order_relaxed);
+    return atomic_load_explicit(&ms_space_dead, memory_order_relaxed);
 }

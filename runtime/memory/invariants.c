@@ -218,7 +218,7 @@ static bool is_placed(const struct ms_allocation *allocation, const struct ms_ex
     if (extent->content.kind == MS_DEAD)
         return MS_OWN(allocation)->is_carved && (block == NULL || block->begin >= extent->end);
     return ms_content_is_present(&extent->content) || !MS_OWN(allocation)->is_carved ||
-           blocks->strayed || ms_sorted_covers(&blocks->all, extent->begin, extent->end);
+           blocks->uses_dead || ms_sorted_covers(&blocks->all, extent->begin, extent->end);
 }
 
 static bool holds(uint64_t bytes, const struct ms_extent *extent)
@@ -290,8 +290,8 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
             return extent_violates(violation, "what an extent refers to can give its bytes",
                                    extent);
     }
-    return MS_OWN(allocation)->blocks.strayed || MS_OWN(allocation)->leftover_bytes <= outside ||
-           violates(violation, "leftover_bytes are present, in no block", 0, allocation->bytes);
+    return MS_OWN(allocation)->blocks.uses_dead || MS_OWN(allocation)->dead_bytes <= outside ||
+           violates(violation, "dead_bytes are present, in no block", 0, allocation->bytes);
 }
 
 bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_violation *violation)

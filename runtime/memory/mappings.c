@@ -151,7 +151,7 @@ bool ms_mappings_is_alive(struct ms_allocation *allocation,
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_carve_settle(allocation, mapping->begin, mapping->end);
-    if (MS_OWN(allocation)->is_carved && !blocks->strayed) {
+    if (MS_OWN(allocation)->is_carved && !blocks->uses_dead) {
         const struct ms_block *block = ms_block_behind(allocation, mapping->begin);
         return block != NULL && block->begin < mapping->end;
     }

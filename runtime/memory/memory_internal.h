@@ -18,7 +18,7 @@ struct ms_block {
 
 /* The blocks of a carved allocation: sorted, without overlap. */
 struct ms_blocks {
-    bool strayed;         /* the program has used bytes outside of all blocks */
+    bool uses_dead;       /* the program has used bytes outside of all blocks */
     struct ms_sorted all; /* struct ms_block */
 };
 
@@ -42,8 +42,8 @@ struct ms_inside {
     struct ms_backing backing;
 
     /* guarded by the claim */
-    bool has_ready;  /* some blocks are, or were, ready (ready.h) */
-    bool uncarvable; /* written before the first block was taken: stays one block */
+    bool has_ready; /* some blocks are, or were, ready (ready.h) */
+    bool is_whole;  /* written before the first block was taken: stays one block */
 
     /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
      * ms_space_lock, read under either. The flags stand together because a hole would cost 128
@@ -61,8 +61,8 @@ struct ms_inside {
 
     /* guarded by the claim */
     struct ms_published published;
-    size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
-    struct ms_ranges *trimmed; /* owned; ranges whose memory went back as leftover (carve.h) and
+    size_t dead_bytes;         /* bytes of returned blocks that still have memory (ms_space_dead) */
+    struct ms_ranges *trimmed; /* owned; ranges whose memory went back as dead (carve.h) and
                                   has not come again; NULL: none */
     size_t least_pieces;       /* ms_carve_gather leaves a block in no more pieces than this */
 };
@@ -111,7 +111,7 @@ static inline bool ms_carve_is_block(const struct ms_allocation *allocation, siz
                                      size_t end)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    return !MS_OWN(allocation)->is_carved || blocks->strayed ||
+    return !MS_OWN(allocation)->is_carved || blocks->uses_dead ||
            ms_sorted_covers(&blocks->all, begin, end);
 }
 
@@ -119,6 +119,6 @@ static inline bool ms_carve_is_block(const struct ms_allocation *allocation, siz
 bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
 /* Removes the block that begins at `begin`; false if there is none. */
 bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
-void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes);
+void ms_carve_set_dead(struct ms_allocation *allocation, size_t bytes);
 /* How content changes when blocks come and go. */
 ms_content_change ms_carve_make_dead, ms_carve_make_undefined, ms_carve_forget;

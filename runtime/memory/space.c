@@ -188,7 +188,7 @@ void ms_space_remove(struct ms_allocation *allocation)
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)MS_OWN(allocation)->counted_unbacked);
-    atomic_fetch_sub(&ms_space_leftover, MS_OWN(allocation)->leftover_bytes);
+    atomic_fetch_sub(&ms_space_dead, MS_OWN(allocation)->dead_bytes);
     if (MS_OWN(allocation)->counted_deferred) {
         count_deferred_locked(allocation, false);
         ms_examining_end();
@@ -289,7 +289,7 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
          at = ms_sorted_next(&blocks->all, at)) {
         found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
     }
-    if (found.end == 0 && blocks->strayed)
+    if (found.end == 0 && blocks->uses_dead)
         found.end = allocation->bytes;
     return found;
 }
@@ -444,7 +444,7 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
     const struct ms_allocation *allocation = near->allocation;
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     struct ms_range nothing = {near->begin, near->end};
-    if (!MS_OWN(allocation)->is_carved || blocks->strayed || pointer < allocation->address)
+    if (!MS_OWN(allocation)->is_carved || blocks->uses_dead || pointer < allocation->address)
         return (struct ms_range){0, 0};
     const struct ms_position at = ms_sorted_behind(&blocks->all, pointer - allocation->address);
     const struct ms_block *next = ms_sorted_item(&blocks->all, at);

@@ -207,7 +207,7 @@ static inline bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocati
 /* Bytes of a device's allocations. live: as the program asked; reserved: in whole granules, as if
  * all were backed; most_reserved: the peak of reserved; unbacked: granules without memory. held:
  * all memory of the device that the shim holds, also for parked bytes and sinks. trim_gain: what it
- * has gained to give back leftover memory (ms_carve_trim_gain). */
+ * has gained to give back dead memory (ms_carve_trim_gain). */
 struct ms_space_sums {
     uint64_t live, reserved, most_reserved, unbacked, held;
     int64_t trim_gain;

@@ -680,7 +680,7 @@ void fake_start(void)
     contexts[0] = FAKE_CONTEXT;
     fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
     ms_config.staging_bytes = 1 << 20;
-    ms_config.leftover_bytes = FAKE_GRANULE;
+    ms_config.dead_bytes = FAKE_GRANULE;
     ms_config.receive_parts = true;
     ms_config.idle_ms = 1;
     ms_config.receive_ms = 1;

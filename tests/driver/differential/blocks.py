@@ -78,8 +78,8 @@ def with_time(test):
     _, dump = test.both("left_in_use")
     test.check("memory in use stays", dump["backed_bytes_peak"] == (24 + 4 + 24) * MIB and dump["evicted_bytes"] == 0,
                (dump["backed_bytes_peak"], dump["evicted_bytes"]))
-    _, dump = test.both("left_behind", dict(patient, METASHARD_LEFTOVER_BYTES="24M"), alone={})
-    test.check("left over memory stays up to its limit, but not under a new block",
+    _, dump = test.both("left_behind", dict(patient, METASHARD_DEAD_BYTES="24M"), alone={})
+    test.check("dead memory stays up to its limit, but not under a new block",
                dump["backed_bytes_peak"] == 48 * MIB and dump["evicted_bytes"] == 48 * MIB,
                (dump["backed_bytes_peak"], dump["evicted_bytes"]))
     _, dump = test.both("for_ever", patient, alone={})

@@ -40,7 +40,7 @@ def small_settings(options, model):
     leave 8 granules behind by default, if they have 2 MiB."""
     least = 1 if model.name == "odd" else options.granule
     return {"METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000", "METASHARD_MIN_BYTES": str(least),
-            "METASHARD_LEFTOVER_BYTES": str(8 * options.granule), "METASHARD_SELFCHECK": "off"}
+            "METASHARD_DEAD_BYTES": str(8 * options.granule), "METASHARD_SELFCHECK": "off"}
 
 
 def environment_of(options, folder, rank, ranks, model, way, plan):

@@ -299,7 +299,7 @@ MS_TEST(each_need_gets_bytes_this_rank_keeps)
         CHECK_EQ(set_reason, set_bytes > 0 ? ms_needs[need].why : MS_REASON_CALL);
         CHECK_PLACEMENT(need, FILLED, LAUNCHED, expected[need].local);
         CHECK_EQ(set_bytes, expected[need].replayed * GRANULE);
-        CHECK_EQ(allocation.blocks.strayed, expected[need].is_use);
+        CHECK_EQ(allocation.blocks.uses_dead, expected[need].is_use);
         CHECK_EQ(allocation.facts.notes.keeps_dead, expected[need].is_pinned);
         end();
     }
@@ -552,16 +552,16 @@ MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)
     CHECK_EQ(ms_carve_take(low_one, G, 3 * G), MS_CARVED);
     ms_space_release(low_one);
     access_from_to(address + G, address + 3 * G);
-    CHECK(!MS_OWN(low_one)->blocks.strayed);
+    CHECK(!MS_OWN(low_one)->blocks.uses_dead);
     access_from_to(address + G, address + 3 * G + 1);
-    CHECK(MS_OWN(low_one)->blocks.strayed);
+    CHECK(MS_OWN(low_one)->blocks.uses_dead);
     CHECK(ms_space_claim(high_one->address) == high_one);
     CHECK(ms_lineage_set(&MS_OWN(high_one)->lineage, 0, SIZE,
                          &(struct ms_content){.kind = MS_UNDEFINED}));
     CHECK_EQ(ms_carve_take(high_one, G, 3 * G), MS_CARVED);
     ms_space_release(high_one);
     access_from_to(address + 3 * G, high_one->address); /* what ends there meets nothing of it */
-    CHECK(!MS_OWN(high_one)->blocks.strayed);
+    CHECK(!MS_OWN(high_one)->blocks.uses_dead);
 }
 
 /* Rows of which the second one lies in another allocation, behind what other ranks keep. */

@@ -327,11 +327,11 @@ static void carves(void)
     returns_block(2 * G);
 }
 
-/* Some granules behind the first two are left over. */
+/* Some granules behind the first two are dead. */
 static void leaves(size_t granules)
 {
     writes(0, 2 * G, (2 + granules) * G, resident), claims(0);
-    ms_carve_set_leftover(all[0], granules * G);
+    ms_carve_set_dead(all[0], granules * G);
     releases(0);
 }
 
@@ -360,32 +360,32 @@ STORY(dead_memory_goes_back_unless_a_graph_uses_it, carves(), writes(0, 0, 2 * G
       IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(), all[0]->notes.keeps_dead = false,
       lets_go(4 * G), has_memory(0, 4 * G),
       EQUALS(ms_allocation_lineage(all[0])->kind_bytes[MS_DEAD], 2 * G),
-      EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_leftover_bytes(), 0))
+      EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_dead_bytes(), 0))
 
-/* Trims, with so much memory and so much left over afterwards. */
-static void trims_to(CUdeviceptr address, size_t memory, size_t leftover)
+/* Trims, with so much memory and so much dead memory afterwards. */
+static void trims_to(CUdeviceptr address, size_t memory, size_t dead)
 {
-    ms_evict_leftover(address);
-    has_memory(0, memory), EQUALS(ms_carve_leftover_bytes(), leftover);
+    ms_evict_dead(address);
+    has_memory(0, memory), EQUALS(ms_carve_dead_bytes(), dead);
 }
 
-static void trims(size_t memory, size_t leftover)
+static void trims(size_t memory, size_t dead)
 {
-    trims_to(0, memory, leftover);
+    trims_to(0, memory, dead);
 }
 
-static void trims_one(size_t memory, size_t leftover)
+static void trims_one(size_t memory, size_t dead)
 {
-    trims_to(all[0]->address, memory, leftover);
+    trims_to(all[0]->address, memory, dead);
 }
 
 /* In vain once, it does so not before there is more. */
-STORY(leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle, carves(),
-      ms_config.leftover_bytes = 2 * G, trims(ALL, 2 * G), ms_config.leftover_bytes = 2 * G - 1,
+STORY(dead_memory_is_trimmed_when_there_are_many_and_the_device_is_idle, carves(),
+      ms_config.dead_bytes = 2 * G, trims(ALL, 2 * G), ms_config.dead_bytes = 2 * G - 1,
       fake.is_busy = true, trims(ALL, 2 * G), fake.is_busy = false, trims(ALL, 2 * G),
       trims_one(6 * G, 0))
 STORY(trimming_in_vain_waits_for_more_than_the_limit, carves(), returns_block(4 * G), leaves(2),
-      ms_config.leftover_bytes = G, fake.is_busy = true, trims(ALL, 2 * G), fake.is_busy = false,
+      ms_config.dead_bytes = G, fake.is_busy = true, trims(ALL, 2 * G), fake.is_busy = false,
       leaves(3), trims(ALL, 3 * G), leaves(4), trims(2 * G, 0), leaves(2), trims(2 * G, 0))
 
 /* They are used again. */
@@ -397,18 +397,18 @@ static void wants_again(size_t granules)
 }
 
 /* A program that trains: after trims of four times its memory, memory stays where it is. */
-static void trims_for_ever(void (*trim)(size_t memory, size_t leftover))
+static void trims_for_ever(void (*trim)(size_t memory, size_t dead))
 {
-    ms_config.leftover_bytes = G;
+    ms_config.dead_bytes = G;
     for (int round = 0; round < 16; round++)
         IS(!ms_keeps_memory()), trim(6 * G, 0), leaves(2);
     IS(!ms_keeps_memory()), trim(ALL, 2 * G), IS(ms_keeps_memory());
 }
 
 /* All that went comes again. */
-static void trims_in_vain(void (*trim)(size_t memory, size_t leftover))
+static void trims_in_vain(void (*trim)(size_t memory, size_t dead))
 {
-    ms_config.leftover_bytes = G, trim(6 * G, 0), wants_again(2), IS(!ms_keeps_memory());
+    ms_config.dead_bytes = G, trim(6 * G, 0), wants_again(2), IS(!ms_keeps_memory());
     trim(ALL, 2 * G), IS(ms_keeps_memory()), EQUALS(ms_counter_get(MS_COUNT_EVICTED_BYTES), 2 * G);
 }
 
@@ -419,13 +419,13 @@ STORY(trimming_of_one_allocation_ends_when_what_goes_comes_again, carves(),
       trims_in_vain(trims_one))
 
 /* An eighth of what the program has may be lost: one granule. */
-STORY(trimming_goes_on_while_it_pays, carves(), ms_config.leftover_bytes = 0, trims(6 * G, 0),
+STORY(trimming_goes_on_while_it_pays, carves(), ms_config.dead_bytes = 0, trims(6 * G, 0),
       wants_again(1), trims(6 * G, 0), IS(!ms_keeps_memory()), wants_again(1), trims(6 * G, 0),
       IS(!ms_keeps_memory()), EQUALS(ms_carve_trim_gain(0), 0), wants_again(1),
       EQUALS(ms_carve_trim_gain(0), -2 * FAKE_GRANULE), trims(7 * G, G), IS(ms_keeps_memory()))
 /* The same, but a block did without the memory meanwhile. */
-STORY(trimming_goes_on_if_blocks_do_without, carves(), ms_config.leftover_bytes = 0,
-      trims(6 * G, 0), takes_block(2 * G, 4 * G), returns_block(2 * G),
+STORY(trimming_goes_on_if_blocks_do_without, carves(), ms_config.dead_bytes = 0, trims(6 * G, 0),
+      takes_block(2 * G, 4 * G), returns_block(2 * G),
       EQUALS(ms_carve_trim_gain(0), 4 * FAKE_GRANULE), wants_again(2), trims(6 * G, 0),
       IS(!ms_keeps_memory()))
 
@@ -441,13 +441,13 @@ STORY(a_block_that_may_go_is_not_ready, carves(), returns_block(4 * G),
       IS(ms_ready_report(all[0]->address + 4 * G, 100)),
       IS(ms_ready_report(all[0]->address + 4 * G, 0)), in_the_wait(hand_out), lets_go(2 * G),
       IS(fake.on_wait == NULL && !was_ready), has_memory(0, 2 * G))
-STORY(trimming_polls_those_with_leftovers_alone, carves(), has(G), lies_in(1, (CUcontext)2),
-      ms_config.leftover_bytes = G, trims(6 * G, 0), was_called(FAKE_ctx_push_current, 0))
+STORY(trimming_polls_those_with_dead_memory_alone, carves(), has(G), lies_in(1, (CUcontext)2),
+      ms_config.dead_bytes = G, trims(6 * G, 0), was_called(FAKE_ctx_push_current, 0))
 /* Nor what is gone. */
 STORY(an_allocation_another_thread_uses_is_not_trimmed, carves(), claims(0), trims_one(ALL, 2 * G),
       releases(0), trims_to(all[0]->address + ALL + (64 << 20), ALL, 2 * G), trims_one(6 * G, 0))
 STORY(trimming_leaves_what_is_cached, carves(), writes(0, 0, 2 * G, cached),
-      ms_config.leftover_bytes = G, trims(6 * G, 0), has_cached(0, 2 * G))
+      ms_config.dead_bytes = G, trims(6 * G, 0), has_cached(0, 2 * G))
 
 static void needs(enum ms_need need, CUstream stream, enum ms_need wanted)
 {

@@ -307,14 +307,14 @@ static void carves(void)
 }
 
 STORY(suspending_reads_no_memory_blocks_left_behind, carves(), suspends(),
-      tells(3 * G, 0, 2 * G, 0), EQUALS(ms_carve_leftover_bytes(), 0),
-      IS(!MS_OWN(all[0])->blocks.strayed), resumes(), finds(0, 2 * G, 5), has_memory(0, 2 * G))
+      tells(3 * G, 0, 2 * G, 0), EQUALS(ms_carve_dead_bytes(), 0),
+      IS(!MS_OWN(all[0])->blocks.uses_dead), resumes(), finds(0, 2 * G, 5), has_memory(0, 2 * G))
 /* Where the blocks begin: what stands before them is in none. */
 STORY(suspending_an_allocation_of_blocks_strays_nowhere, takes_block(G, 3 * G), fills(G, 3 * G, 5),
-      suspends(), IS(!MS_OWN(all[0])->blocks.strayed), resumes(), finds(G, 3 * G, 5))
+      suspends(), IS(!MS_OWN(all[0])->blocks.uses_dead), resumes(), finds(G, 3 * G, 5))
 STORY(memory_a_graph_uses_in_no_block_comes_back, carves(), all[0]->notes.keeps_dead = true,
-      ms_carve_set_leftover(all[0], 0), suspends(), EQUALS(told.stored, 3 * G),
-      IS(MS_OWN(all[0])->blocks.strayed), resumes(), finds(0, 3 * G, 5))
+      ms_carve_set_dead(all[0], 0), suspends(), EQUALS(told.stored, 3 * G),
+      IS(MS_OWN(all[0])->blocks.uses_dead), resumes(), finds(0, 3 * G, 5))
 
 /* --- parked bytes, and the sink */
 

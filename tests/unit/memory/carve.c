@@ -53,7 +53,7 @@ static void end(void)
     ms_space_release(allocation);
     fake_check_allocation(allocation);
     fake_allocation_free(allocation);
-    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_bytes(), 0);
     fake_check_empty();
 }
 
@@ -187,16 +187,16 @@ MS_TEST_BETWEEN(start, end_anyway, a_returned_block_is_dead_and_its_memory_left_
     check(3 * G, 4 * G, MS_UNMAPPED);
     check(4 * G, 5 * G, MS_DEAD);
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
-    CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
+    CHECK_EQ(ms_carve_dead_bytes(), 2 * G);
     give(5 * G, 6 * G);
-    CHECK_EQ(ms_carve_leftover_bytes(), 3 * G);
+    CHECK_EQ(ms_carve_dead_bytes(), 3 * G);
     take(0, 2 * G); /* of which one granule is used again */
-    CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
+    CHECK_EQ(ms_carve_dead_bytes(), 2 * G);
     check(0, G, MS_UNDEFINED);
     check(G, 3 * G, MS_RESIDENT);
-    ms_carve_set_leftover(allocation, G);
-    take(2 * G, 6 * G); /* of more than is left over */
-    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    ms_carve_set_dead(allocation, G);
+    take(2 * G, 6 * G); /* of more than is dead */
+    CHECK_EQ(ms_carve_dead_bytes(), 0);
 }
 
 MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
@@ -205,7 +205,7 @@ MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
     take(0, G);
     set(0, G, &resident);
     give(0, G);
-    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_bytes(), 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_block_meets_what_is_left_over_there)
@@ -213,14 +213,14 @@ MS_TEST_BETWEEN(start, end, a_block_meets_what_is_left_over_there)
     take(0, 4 * G);
     set(0, G - 1, &resident);
     give(0, 4 * G);
-    CHECK_EQ(ms_carve_leftover(allocation, 0, 4 * G), G - 1);
+    CHECK_EQ(ms_carve_dead(allocation, 0, 4 * G), G - 1);
     set(0, 4 * G, &resident);
-    CHECK_EQ(ms_carve_leftover(allocation, 0, G), G - 1); /* that much is not left over */
-    ms_carve_set_leftover(allocation, G);
-    CHECK_EQ(ms_carve_leftover(allocation, 0, G), G);
-    CHECK_EQ(ms_carve_leftover(allocation, 0, G - 1), G - 1);
-    CHECK_EQ(ms_carve_leftover(allocation, 3 * G, 6 * G), G);
-    CHECK_EQ(ms_carve_leftover(allocation, 3 * G + 1, 6 * G), G - 1);
+    CHECK_EQ(ms_carve_dead(allocation, 0, G), G - 1); /* that much is not dead */
+    ms_carve_set_dead(allocation, G);
+    CHECK_EQ(ms_carve_dead(allocation, 0, G), G);
+    CHECK_EQ(ms_carve_dead(allocation, 0, G - 1), G - 1);
+    CHECK_EQ(ms_carve_dead(allocation, 3 * G, 6 * G), G);
+    CHECK_EQ(ms_carve_dead(allocation, 3 * G + 1, 6 * G), G - 1);
 }
 
 /* --- what is in a block */
@@ -240,9 +240,9 @@ MS_TEST_BETWEEN(start, end, blocks_side_by_side_hold_what_lies_in_them)
 /* Whether such a use makes it one block. */
 static bool strays(size_t begin, size_t end)
 {
-    MS_OWN(allocation)->blocks.strayed = false;
+    MS_OWN(allocation)->blocks.uses_dead = false;
     ms_carve_add_use(allocation, begin, end);
-    const bool strays = MS_OWN(allocation)->blocks.strayed;
+    const bool strays = MS_OWN(allocation)->blocks.uses_dead;
     CHECK(!strays || ms_carve_is_block(allocation, 0, BYTES));
     return strays;
 }
@@ -256,7 +256,7 @@ MS_TEST_BETWEEN(start, end, a_use_outside_of_a_block_strays)
     CHECK(strays(2 * G, 4 * G + 1));
     CHECK(strays(4 * G, 4 * G + 1));
     ms_carve_add_use(allocation, 2 * G, 4 * G);
-    CHECK(MS_OWN(allocation)->blocks.strayed); /* for good */
+    CHECK(MS_OWN(allocation)->blocks.uses_dead); /* for good */
 }
 
 /* --- blocks that were handed out while they were ready */
@@ -289,12 +289,12 @@ MS_TEST_BETWEEN(make_ready, end, memory_handed_out_while_ready_becomes_a_block)
     ms_carve_settle(allocation, 2 * G - 11, 4 * G);
     check_block(0, 0, 2 * G - 10);
     check_no_block(2 * G);
-    CHECK_EQ(ms_carve_leftover_bytes(), 10 + 2 * G);
+    CHECK_EQ(ms_carve_dead_bytes(), 10 + 2 * G);
     ms_carve_settle(allocation, 0, BYTES);
     check_block(2 * G, 4 * G, 5 * G);
-    CHECK_EQ(ms_carve_leftover_bytes(), 10 + G);
+    CHECK_EQ(ms_carve_dead_bytes(), 10 + G);
     CHECK(!hand_out(0, G)); /* none is ready any more */
-    CHECK(!allocation->notes.keeps_dead && !MS_OWN(allocation)->blocks.strayed);
+    CHECK(!allocation->notes.keeps_dead && !MS_OWN(allocation)->blocks.uses_dead);
 }
 
 STORY_BETWEEN(make_ready, end, an_allocation_settled_in_part_stays_ready_elsewhere,
@@ -331,7 +331,7 @@ MS_TEST_BETWEEN(make_ready, end, a_block_that_cannot_be_recorded_strays)
     may_grow = 0;
     ms_carve_settle(allocation, 0, BYTES);
     may_grow = 1000000;
-    CHECK(allocation->notes.keeps_dead && MS_OWN(allocation)->blocks.strayed);
+    CHECK(allocation->notes.keeps_dead && MS_OWN(allocation)->blocks.uses_dead);
 }
 
 MS_TEST_BETWEEN(make_ready, end, a_use_of_what_was_handed_out_does_not_stray)
@@ -466,7 +466,7 @@ MS_TEST_BETWEEN(start_full, end, a_block_has_one_place)
     ms_carve_settle(allocation, 0, LARGE); /* all places are empty */
     take_and_give(blocks[0]);
     set(blocks[0] + BLOCK / 2, blocks[0] + BLOCK, &dead);
-    ms_carve_set_leftover(allocation, LARGE - BLOCK / 2);
+    ms_carve_set_dead(allocation, LARGE - BLOCK / 2);
     take_and_give(blocks[0]);
     CHECK(!hand_out(blocks[0], BLOCK));
     CHECK(hand_out(blocks[0], BLOCK / 2) && hand_out(blocks[0], 0));
@@ -541,7 +541,7 @@ MS_TEST_BETWEEN(start, end_anyway, the_bytes_around_a_cut_stay_a_block)
 
 STORY_BETWEEN(start, end, a_cut_range_is_not_left_over, take(0, 4 * G), set(0, 4 * G, &resident),
               give(0, 4 * G), ms_carve_cut(allocation, 3 * G, 4 * G),
-              EQUALS(ms_carve_leftover_bytes(), 3 * G))
+              EQUALS(ms_carve_dead_bytes(), 3 * G))
 
 /* The process ends: the program would use a block of which nothing is known. */
 MS_TEST_BETWEEN(start, end, a_rest_that_cannot_be_recorded_is_fatal)
@@ -654,13 +654,11 @@ MS_TEST_BETWEEN(start_large, end, a_large_block_may_be_in_more_pieces)
 /* --- giving back */
 
 STORY_BETWEEN(start, end, nothing_is_left_over_unless_a_block_was_there,
-              EQUALS(ms_carve_leftover(allocation, 0, BYTES), 0), set(0, 1, &resident),
-              EQUALS(ms_carve_leftover(allocation, 0, BYTES), 0),
-              ms_carve_set_leftover(allocation, 1),
-              EQUALS(ms_carve_leftover(allocation, 0, BYTES), 1),
-              ms_carve_set_leftover(allocation, 0))
+              EQUALS(ms_carve_dead(allocation, 0, BYTES), 0), set(0, 1, &resident),
+              EQUALS(ms_carve_dead(allocation, 0, BYTES), 0), ms_carve_set_dead(allocation, 1),
+              EQUALS(ms_carve_dead(allocation, 0, BYTES), 1), ms_carve_set_dead(allocation, 0))
 
-/* Granules 1 and 3 are blocks, all has memory of its own, and all else is left over. */
+/* Granules 1 and 3 are blocks, all has memory of its own, and all else is dead. */
 static void start_dead(void)
 {
     start();
@@ -676,16 +674,15 @@ static void start_dead(void)
     give(0, G);
     give(2 * G, 3 * G);
     give(4 * G, BYTES);
-    CHECK_EQ(ms_carve_leftover_bytes(), BYTES - 2 * G);
+    CHECK_EQ(ms_carve_dead_bytes(), BYTES - 2 * G);
 }
 
 /* The last granule reaches behind the end. */
 STORY_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays,
               EQUALS(ms_carve_give_back(allocation, NULL), 6 * G),
               EQUALS(ms_allocation_backing(allocation)->backed_bytes, 2 * G),
-              EQUALS(ms_carve_leftover_bytes(), 0), check(0, G, MS_DEAD),
-              check(2 * G, 3 * G, MS_DEAD), check(3 * G, 4 * G, MS_RESIDENT),
-              check(4 * G, BYTES, MS_DEAD),
+              EQUALS(ms_carve_dead_bytes(), 0), check(0, G, MS_DEAD), check(2 * G, 3 * G, MS_DEAD),
+              check(3 * G, 4 * G, MS_RESIDENT), check(4 * G, BYTES, MS_DEAD),
               EQUALS(ms_allocation_lineage(allocation)->cached_bytes, G))
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
@@ -700,7 +697,7 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
 {
     allocation->notes.keeps_dead = true;
     CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
-    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_bytes(), 0);
     allocation->notes.keeps_dead = false;
     ms_backing_chunk(&MS_OWN(allocation)->backing, 4 * G)->is_pinned = true;
     CHECK_EQ(ms_carve_give_back(allocation, NULL), 4 * G);

@@ -332,7 +332,7 @@ MS_TEST_AFTER(start, a_pointer_between_two_blocks_points_to_nothing)
 }
 
 /* Also of what was used outside of its blocks: then all that is in none is one. */
-MS_TEST_AFTER(start, a_strayed_allocation_may_be_pointed_to_as_a_whole)
+MS_TEST_AFTER(start, an_allocation_whose_dead_bytes_are_used_may_be_pointed_to_as_a_whole)
 {
     struct ms_allocation_facts facts;
     CHECK(ms_space_claim(LOW) == &low.facts);
