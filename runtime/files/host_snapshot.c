@@ -132,7 +132,8 @@ static void destroy_stored(struct ms_counted *counted)
 {
     struct stored_snapshot *snapshot = (struct stored_snapshot *)counted;
     const struct ms_stored *stored = &snapshot->stored;
-    madvise(stored->memory, stored->pages_bytes, stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
+    advise((uintptr_t)stored->memory, stored->bytes, (size_t)sysconf(_SC_PAGESIZE),
+           stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
     ms_counted_drop(stored->store);
     ms_heap_free(snapshot);
 }

@@ -80,12 +80,12 @@ void *ms_host_snapshot_data(const struct ms_host_snapshot *snapshot); /* NULL: w
 
 /*
  * Returns a snapshot whose bytes lie in a store (loading/store.h). It takes a reference to the
- * store, and frees the pages with the snapshot, also those of a file, if the file system can do
- * that. NULL if out of memory.
+ * store, and frees the pages that are the snapshot's alone with the snapshot, also those of a file,
+ * if the file system can do that. NULL if out of memory.
  */
 struct ms_stored {
     unsigned char *memory;
-    size_t bytes, pages_bytes; /* whole pages from `memory` on are this snapshot's alone */
+    size_t bytes;
     struct ms_counted *store;
     bool is_file; /* the pages are of a file */
 };

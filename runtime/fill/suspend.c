@@ -250,9 +250,8 @@ static size_t backed_bytes(const struct suspension *suspension)
 /* Reads all bytes that have to wait. Changes nothing that a program could see. */
 static bool read_all(struct suspension *suspension, const char *folder)
 {
-    enum { ROUNDING = 2 };
-    suspension->store = ms_store_create(folder, ROUNDING * backed_bytes(suspension),
-                                        ms_config.suspend_bytes, suspension->fault);
+    suspension->store = ms_store_create(folder, backed_bytes(suspension), ms_config.suspend_bytes,
+                                        suspension->fault);
     bool is_good = suspension->store != NULL;
     suspension->can_restore = ms_restore_begin(&suspension->restoring, true);
     for (size_t i = 0; is_good && i < suspension->claimed_count; i++)

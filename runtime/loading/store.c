@@ -24,7 +24,8 @@ struct ms_store {
     struct ms_counted counted; /* first: ms_store_drop */
     int descriptor;            /* of the file, while it is filled; -1: host memory */
     unsigned char *memory;     /* mapped: `capacity` bytes */
-    size_t capacity, used;     /* bytes, multiples of the page */
+    size_t capacity;           /* bytes, a multiple of the page */
+    size_t used;               /* bytes; sources lie behind each other, without gaps */
     uint64_t limit;            /* of `used` */
     const char *bound;         /* what sets that limit; NULL: METASHARD_SUSPEND_BYTES */
     bool takes_memory;         /* false for a file on a disk */
@@ -221,29 +222,29 @@ static bool put(const struct ms_store *store, const void *bytes, size_t count,
 struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t count,
                                struct ms_fault *fault)
 {
-    if (!has_room(store, whole_pages(count), fault) || !put(store, bytes, count, fault))
+    if (!has_room(store, count, fault) || !put(store, bytes, count, fault))
         return NULL;
     struct ms_host_snapshot *snapshot =
         ms_host_snapshot_create_stored(&(struct ms_stored){.memory = store->memory + store->used,
                                                            .bytes = count,
-                                                           .pages_bytes = whole_pages(count),
                                                            .store = &store->counted,
                                                            .is_file = store->descriptor >= 0});
     if (snapshot == NULL) {
         ms_fault_set(fault, "out of host memory");
         return NULL;
     }
-    store->used += whole_pages(count);
+    store->used += count;
     return ms_host_snapshot_source(snapshot);
 }
 
 /* The program may have use for the addresses. */
 static void unmap_rest(struct ms_store *store)
 {
-    if (store->used == 0 || store->used == store->capacity)
+    const size_t used = whole_pages(store->used);
+    if (used == 0 || used == store->capacity)
         return;
-    munmap(store->memory + store->used, store->capacity - store->used);
-    store->capacity = store->used;
+    munmap(store->memory + used, store->capacity - used);
+    store->capacity = used;
 }
 
 bool ms_store_finish(struct ms_store *store, struct ms_fault *fault)
@@ -253,8 +254,8 @@ bool ms_store_finish(struct ms_store *store, struct ms_fault *fault)
     if (descriptor < 0)
         return true;
     /* A mapped page must lie in the file as a whole. */
-    const bool is_good =
-        syscall(SYS_ftruncate, descriptor, store->used) == 0 && fdatasync(descriptor) == 0;
+    const bool is_good = syscall(SYS_ftruncate, descriptor, whole_pages(store->used)) == 0 &&
+                         fdatasync(descriptor) == 0;
     const int error = errno;
     store->descriptor = -1;
     close(descriptor);

@@ -189,7 +189,7 @@ STORY(suspending_stores_no_more_than_its_limit, fills(0, 2 * G, 5), fills(2 * G,
       ms_config.suspend_bytes = 2 * G - 1, fails("METASHARD_SUSPEND_BYTES"), finds(0, 2 * G, 5),
       ms_config.suspend_bytes = 2 * G, suspends(), resumes())
 
-enum { PIECES = 30, STEP = 2048 };
+enum { PIECES = 1000, STEP = 64 };
 
 static void fills_pieces(void)
 {
@@ -203,7 +203,7 @@ static void finds_pieces(void)
         finds(i * STEP, i * STEP + 8, 5);
 }
 
-/* Each of them takes a page of the store. */
+/* More pieces than the granule has pages: the pieces share the pages of the store. */
 STORY(the_store_has_room_for_small_pieces, writes(0, 0, G, cached), fills_pieces(), suspends(),
       tells(G, G - PIECES * 8, PIECES * 8, 0), resumes(), finds_pieces())
 

@@ -114,6 +114,51 @@ MS_TEST(pages_of_a_file_in_memory_go_with_their_source)
     check_pages_go("/dev/shm");
 }
 
+/* Sources of a few bytes share pages, so their number needs no room. */
+static void check_small_sources(const char *folder)
+{
+    enum { SOURCES = 3 * 4096, COUNT = 3 };
+    struct ms_store *store = ms_store_create(folder, (size_t)SOURCES * COUNT, 0, &fault);
+    CHECK(store != NULL);
+    struct ms_source **sources = calloc(SOURCES, sizeof(struct ms_source *));
+    for (unsigned i = 0; i < SOURCES; i++) {
+        const unsigned char some[COUNT] = {(unsigned char)i, (unsigned char)(i >> 8), 7};
+        sources[i] = ms_store_add(store, some, COUNT, &fault);
+        CHECK(sources[i] != NULL);
+    }
+    CHECK(ms_store_finish(store, &fault));
+    ms_store_drop(store);
+    for (unsigned i = 1; i < SOURCES; i += 2)
+        ms_source_drop(sources[i]);
+    for (unsigned i = 0; i < SOURCES; i += 2) {
+        const unsigned char some[COUNT] = {(unsigned char)i, (unsigned char)(i >> 8), 7};
+        CHECK_BYTES(read_back(sources[i]), some, COUNT);
+        ms_source_drop(sources[i]);
+    }
+    free(sources);
+}
+
+MS_TEST(sources_of_a_few_bytes_share_pages)
+{
+    check_small_sources(NULL);
+    check_small_sources("/tmp");
+}
+
+/* Two sources share the page between them, which stays for the second. */
+MS_TEST(a_source_takes_no_byte_of_its_neighbour_along)
+{
+    enum { PAGE = 4096 };
+    struct ms_store *store = ms_store_create(NULL, (size_t)BYTES, 0, &fault);
+    struct ms_source *first = add(store, 1, 2 * PAGE + 1), *second = add(store, 2, 2 * PAGE);
+    const unsigned char *seen = read_back(first);
+    ms_source_drop(first);
+    CHECK_EQ(seen[0], 0);
+    CHECK_EQ(seen[2 * PAGE - 1], 0);
+    check(second, 2, 2 * PAGE);
+    ms_source_drop(second);
+    ms_store_drop(store);
+}
+
 static bool is_mapped(const void *memory)
 {
     unsigned char state;
