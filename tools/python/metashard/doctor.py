@@ -18,6 +18,7 @@ from typing import Callable, Iterator, Optional
 from . import installed, programs, run
 from .options import Parser
 
+USAGE = "metashard doctor [--json] [--quiet] [COMMAND [ARGUMENT...]]"
 OK, NOTE, NO = "ok", "note", "no"
 Finding = tuple[str, str]  # one of these, and the text
 NEEDED = "cuMemAddressReserve"  # virtual memory management
@@ -189,7 +190,7 @@ def findings(command: Optional[str]) -> Iterator[tuple[str, Finding]]:
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="metashard doctor", usage="metashard doctor [--json] [--quiet] [COMMAND [ARGUMENT...]]", description=__doc__, allow_abbrev=False,
+    parser = Parser(prog="metashard doctor", usage=USAGE, description=__doc__, allow_abbrev=False,
                     epilog="The exit status is 1 if a line begins with no, else 0. A note costs memory or time, and nothing else.")
     parser.add_json()
     parser.add_quiet()

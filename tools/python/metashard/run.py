@@ -38,9 +38,9 @@ def say(text: str) -> None:
 
 
 def log(text: str) -> str:
-    level = text.partition(":")[0]
-    if level.lower() not in LEVELS:
-        raise argparse.ArgumentTypeError(f"expected {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, optionally followed by :FILE, found {text}")
+    if text.partition(":")[0].lower() not in LEVELS:
+        levels = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
+        raise argparse.ArgumentTypeError(f"expected {levels}, optionally followed by :FILE, found {text}")
     return text
 
 
