@@ -13,8 +13,9 @@ from . import installed, programs
 
 LONGEST_SOCKET = 107  # bytes, of sun_path
 LAUNCHERS = {"torchrun": ("--nproc-per-node", "--nproc_per_node"), "accelerate": ("--num-processes", "--num_processes"),
-             "mpirun": ("-n", "-np"), "mpiexec": ("-n", "-np")}
-NODES = ("--nnodes",)
+             "mpirun": ("-n", "-np"), "mpiexec": ("-n", "-np"), "srun": ("-n", "--ntasks"),
+             "deepspeed": ("--num_gpus", "--num-gpus")}
+NODES = ("--nnodes", "--num_nodes", "--num-nodes")
 HOLDER = re.compile("%[a-z]")
 OF_RANK = re.compile("%[pr]")
 
