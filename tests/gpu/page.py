@@ -45,9 +45,9 @@ that is kept was read on the device.
 """
 PARTS_HEAD = """## What each part said
 
-*Code*: a hash of the sources; *commit*: of them, with a + where they differed from it. Parts of other versions than the newest
-were not run again. Where the simulated driver or NCCL answered
-otherwise, they and their tests were corrected in the change that brought the answer, or `tests/gpu/conformance_rows.py` says why not.
+The parts took {seconds:.0f} seconds together, what ran without the shim included. *Code*: a hash of the sources; *commit*: of
+them, with a + where they differed from it. Parts of other versions than the newest were not run again. Where the simulated driver or
+NCCL answered otherwise, they and their tests were corrected in the change that brought the answer, or `tests/gpu/conformance_rows.py` says why not.
 
 """
 SYSTEMS = """## Systems, one rank
@@ -114,10 +114,12 @@ def loading_table(result):
     rows = []
     for case, summary in result["summary"].items():
         loader, kept = case.split(", ")
-        seconds = summary["ready_seconds"]
-        if seconds["with"] is not None:
-            rows.append([names[loader], "an eighth" if kept == "shard" else kept, f"{seconds['without']:.2f}", f"{seconds['with']:.2f}",
-                         f"{seconds['ratio']:.2f}", "the same" if summary["sums_equal"] else "differ"])
+        seconds, what = summary["ready_seconds"], [names[loader], "an eighth" if kept == "shard" else kept]
+        if seconds["with"] is None:
+            rows.append([*what, f"{seconds['without']:.2f}", "not measured: no time left", "", ""])
+        else:
+            rows.append([*what, f"{seconds['without']:.2f}", f"{seconds['with']:.2f}", f"{seconds['ratio']:.2f}",
+                         "the same" if summary["sums_equal"] else "differ"])
     return table(["loader", "kept", "seconds without", "with", "ratio", "sums"], rows)
 
 
@@ -177,7 +179,8 @@ def make_page(name):
     more = others(name)
     text += OTHERS + more if more else ""
     missing = [f"`{part.name}`" for part, result in results if not result]
-    return text + PARTS_HEAD + part_rows([(part, found[part.name]) for part, _ in results if part.name in found]) + \
+    text += PARTS_HEAD.format(seconds=sum(one["seconds"] for one in about))
+    return text + part_rows([(part, found[part.name]) for part, _ in results if part.name in found]) + \
         f"Not run: {', '.join(missing)}.\n"
 
 

@@ -25,6 +25,7 @@ function whatis() end
 function myModuleVersion() return "1" end
 function pathJoin(...) return table.concat({...}, "/") end
 function prepend_path(name, path) print(name, path) end
+function append_path(name, path) print("behind " .. name, path) end
 function setenv(name, path) print(name, path) end
 """
 UNIT = "[Unit]\nDescription=train\n[Service]\nExecStart=/bin/true\n"
@@ -65,6 +66,7 @@ def check_module(root):
     text = LUA + moved(read(SOURCE, "tools", "packaging", "metashard.lua"), root)
     done = subprocess.run([lua, "-"], input=text, capture_output=True, text=True, check=False)
     paths = dict(line.split("\t") for line in done.stdout.splitlines())
+    check("and leaves the system's manual pages", paths.pop("behind MANPATH", None) == "", done.stdout)
     check("the module file names what is installed", len(paths) == 4 and all(map(os.path.exists, paths.values())), f"{paths}\n{done.stderr}")
 
 

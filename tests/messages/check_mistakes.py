@@ -97,7 +97,7 @@ def make_programs(folder):
         data = head.pack(b"\x7fELF", bits, 1, 1, 0, 2, number, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0) + \
             struct.pack("<IIQQQQQQ", 3 if text else 1, 5, 120, 0, 0, len(text), len(text), 1) + text
         os.chmod(write(f"{folder}/bin/{name}", data), stat.S_IRWXU)
-    for name in ("sudo", "docker", "torchrun", "python", "srun"):
+    for name in ("sudo", "docker", "torchrun", "python", "srun", "deepspeed"):
         os.chmod(write(f"{folder}/bin/{name}", "#!/bin/sh\nexit 0\n"), stat.S_IRWXU)
     shutil.copy("/bin/true", folder + "/bin/raised")
     os.chmod(folder + "/bin/raised", 0o4755)

@@ -90,6 +90,34 @@ def check_purpose():
         "installing with apt-get, to build MetaShard: gcc", "installing with apt-get, to run tests that need them: strace"])
 
 
+PIP = """import sys, types
+sys.modules["package_page"] = sys.modules["mesonpy"] = types.SimpleNamespace(
+    build_editable=0, build_sdist=0, get_requires_for_build_editable=0, get_requires_for_build_sdist=0,
+    get_requires_for_build_wheel=lambda _: ["ninja"])
+sys.path.insert(0, sys.argv[1])
+import wheel_backend
+print(*wheel_backend.get_requires_for_build_wheel())
+"""
+
+
+def check_pip():
+    """`pip install .`: what the build backend says first. pip shows that, and no log of meson follows."""
+    with tempfile.TemporaryDirectory() as folder:
+        broken = os.path.join(folder, "broken-cc")
+        with open(broken, "w", encoding="utf-8") as file:
+            file.write(f"#!{BASH}\nexit 1\n")
+        os.chmod(broken, 0o755)
+        for name, path, compiler, said in (
+                ("a compiler", os.environ["PATH"], "", "ninja"),
+                ("no compiler", folder, "", "metashard: cc: no such compiler: install a C compiler (apt-get install gcc libc6-dev), "
+                                            "or set CC"),
+                ("no headers", folder, broken, f"metashard: {broken} cannot compile a program with <stdio.h>: "
+                                               "install libc's headers (apt-get install libc6-dev)")):
+            done = subprocess.run([sys.executable, "-B", "-c", PIP, os.path.join(SOURCE, "tools", "python")], capture_output=True,
+                                  env={"PATH": path, "CC": compiler}, text=True, timeout=60, check=False)
+            equal(f"pip install . with {name}", (done.returncode, done.stdout + done.stderr), (int(said != "ninja"), said + "\n"))
+
+
 def check_functions():
     """Scripts that share tests/setup/common.sh call what there is; those beside these two run seldom."""
     common = os.path.join(SOURCE, "tests", "setup", "common.sh")
@@ -142,6 +170,7 @@ def check_count():
 
 
 def main():
+    check_pip()
     check_functions()
     check_count()
     for script, cases in WRONG.items():

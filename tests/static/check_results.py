@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_results.py: each page of docs/results says in its head what made it, of which version, when, where, and at which settings,
-and is in the table from which it is made again (tests/setup/result_pages.txt). Its programs are there.
+and is in the table from which it is made again (tests/setup/result_pages.txt). Its programs are there, and the commits that
+it names.
 """
 import glob
 import os
@@ -17,6 +18,7 @@ import result_page  # noqa: E402
 COMPARED = ("allocators-simulated", "flows-simulated", "loaders-simulated", "nccl-simulated", "scale-simulated", "serving-simulated",
             "systems-default-simulated", "systems-large-simulated", "systems-simulated", "training", "benchmarks-simulated")
 SETTINGS = re.compile(re.escape(result_page.DEFAULTS) + r"|METASHARD_\w+=")
+COMMIT = re.compile(r"\bcommit ([0-9a-f]{8,40})\b")
 
 
 def programs(commands):
@@ -24,6 +26,13 @@ def programs(commands):
         for word in command.split():
             if word.startswith("tests/"):
                 yield word
+
+
+def absent(commits):
+    """Those that the history lacks; none where there is no history, or only its end."""
+    if result_page.output_of("git", "rev-parse", "--is-shallow-repository") != "false":
+        return []
+    return [commit for commit in sorted(commits) if result_page.output_of("git", "cat-file", "-t", commit) != "commit"]
 
 
 def check(page, text):
@@ -34,6 +43,8 @@ def check(page, text):
         return
     if not result_page.VERSION.match(head["version"]):
         yield f"the version is \"{head['version']}\"; expected \"0.2.0, commit 1a2b3c4d, 2026-11-27\""
+    for commit in absent(set(COMMIT.findall(text))):
+        yield f"it names the commit {commit}, which is not in the history"
     for command in re.findall(r"`([^`]+)`", head["made_by"]):
         for program in programs([command]):
             if not os.path.exists(os.path.join(SOURCE, program)):

@@ -8,6 +8,7 @@ whatis("Description: device memory only where bytes are needed, for unmodified C
 local root = "/opt/metashard"
 prepend_path("PATH", pathJoin(root, "bin"))
 prepend_path("MANPATH", pathJoin(root, "share/man"))
+append_path("MANPATH", "") -- the system's manual pages, which man looks for only behind an empty entry
 prepend_path("PKG_CONFIG_PATH", pathJoin(root, "lib/pkgconfig"))
 -- Not LD_PRELOAD: each program of the shell would have it.
 setenv("LIBMETASHARD", pathJoin(root, "lib/libmetashard.so"))

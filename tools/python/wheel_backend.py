@@ -7,17 +7,42 @@ import csv
 import hashlib
 import io
 import os
+import shlex
+import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 import zipfile
 
 import mesonpy
 import package_page
-from mesonpy import (build_editable, build_sdist, get_requires_for_build_editable, get_requires_for_build_sdist,
-                     get_requires_for_build_wheel)
+from mesonpy import build_editable, build_sdist, get_requires_for_build_editable, get_requires_for_build_sdist
 
 __all__ = ["build_editable", "build_sdist", "build_wheel", "get_requires_for_build_editable", "get_requires_for_build_sdist",
            "get_requires_for_build_wheel"]
 SBOM = "/metashard/metashard.cdx.json"  # where tools/python/meson.build installs it
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    """pip asks this first, before it has fetched what it asks for."""
+    check_compiler()
+    return mesonpy.get_requires_for_build_wheel(config_settings)
+
+
+def check_compiler():
+    """Without a compiler, or without libc's headers, one line in place of meson's log."""
+    words = shlex.split(os.environ.get("CC", "")) or [next(filter(shutil.which, ("cc", "gcc", "clang")), "cc")]
+    if shutil.which(words[0]) is None:
+        sys.exit(f"metashard: {words[0]}: no such compiler: install a C compiler (apt-get install gcc libc6-dev), or set CC")
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "first.c")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("#include <stdio.h>\nint main(void) { return 0; }\n")
+        done = subprocess.run([*words, "-c", source, "-o", source + ".o"], capture_output=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"metashard: {words[0]} cannot compile a program with <stdio.h>: "
+                 "install libc's headers (apt-get install libc6-dev)")
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

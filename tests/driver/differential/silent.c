@@ -5,6 +5,7 @@
  * nothing else is: no other memory is read or written, and where the difference ends.
  */
 #include <cuda.h>
+#include <dlfcn.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,61 @@ SCENARIO(hidden_beside_memory)
 SCENARIO(hidden_elsewhere)
 {
     hidden_address(3 * MIB);
+}
+
+/* --- a write by an address that no call shows: the program changes it where a tensor map has it */
+
+static CUtensorMap map_of(CUdeviceptr address)
+{
+    CUtensorMap map;
+    const cuuint64_t dims[] = {1024, 1024};
+    const cuuint64_t pitch = 4096;
+    const cuuint32_t box[] = {64, 1}, steps[] = {1, 1};
+    OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, (void *)(uintptr_t)address,
+                              dims, &pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    return map;
+}
+
+/* Between the write and the next read of the block, MetaShard frees its memory. */
+static void hidden_write(void (*meanwhile)(void))
+{
+    uint32_t value = 5;
+    beside = allocate(4 * MIB);
+    CUtensorMap map = map_of(beside);
+    const CUdeviceptr block = make_set(3);
+    map.opaque[0] ^= beside ^ block;
+    print_bytes("before", block, 4 * MIB);
+    void *params[] = {&map, &value};
+    OK(cuLaunchKernel(function("add_map32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    OK(cuStreamSynchronize(NULL));
+    print_bytes("written", block, 4 * MIB);
+    meanwhile();
+    print_bytes("later", block, 4 * MIB);
+}
+
+static void use_all(void)
+{
+    const CUdeviceptr large = allocate(58 * MIB);
+    OK(cuMemsetD8(large, 7, 58 * MIB));
+    print_bytes("large", large, 58 * MIB);
+}
+
+static void suspend(void)
+{
+    int (*call)(const char *, char *, size_t) = dlsym(RTLD_DEFAULT, "metashard_suspend");
+    printf("%d\n", call == NULL ? 0 : call(NULL, NULL, 0));
+}
+
+SCENARIO(hidden_write_and_no_memory)
+{
+    hidden_write(use_all);
+}
+
+SCENARIO(hidden_write_and_suspension)
+{
+    hidden_write(suspend);
 }
 
 /* --- a description whose size reaches over the end of its allocation */

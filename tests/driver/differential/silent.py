@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """silent.py PROGRAM KERNELS SHIM: how far that goes which docs/limits.md says can be silently different."""
-from scenarios import main
+from scenarios import SMALL, main
 
 
 def lines(run):
@@ -34,10 +34,22 @@ def hidden_address(test):
     test.check("in another granule it is an illegal access", seen.stdout.splitlines() == ["700"], seen.stdout)
 
 
+def hidden_write(test):
+    """A kernel writes by such an address over bytes that can be had again, and no call tells that they differ now."""
+    for scenario, settings in (("hidden_write_and_no_memory", SMALL), ("hidden_write_and_suspension", {})):
+        wanted, _ = test.run(scenario, with_shim=False)
+        seen, _ = test.run(scenario, settings)
+        found, expected = lines(seen), lines(wanted)
+        test.check(f"{scenario}: the write is there, until MetaShard frees the memory",
+                   (seen.returncode, found.pop("later", "")) == (0, expected.get("before")) and expected.pop("later") == expected["written"] and
+                   found == expected, seen.stdout + seen.stderr)
+
+
 def silent(test):
     after_a_free(test)
     test.both("after_a_stream_free")
     hidden_address(test)
+    hidden_write(test)
     test.both("long_texture")
 
 

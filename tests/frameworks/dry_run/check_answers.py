@@ -241,6 +241,11 @@ def check_ways():
     equal("side by side", [line.split()[2::2] for line in lines.splitlines() if line.startswith("    peak reserved")],
           [["101.00", "90.00"]])
     equal("how much was computed", "of 10 launches 6 were computed" in lines, True)
+    seen = [dry_run_answer.text({"as it is": answer, "with MetaShard": {**answer, "driver": {"launches": 10, "empty_launches": empty}}})
+            for empty in (4, 10)]
+    equal("under MetaShard, which counts can differ, and that more would be deferred on a GPU",
+          [(text.count("PyTorch's counts include"), text.count("MetaShard recorded no kernel")) for text in (lines, *seen)],
+          [(0, 0), (1, 0), (1, 1)])
     page = dry_run_page.text({"as it is": answer})
     equal("the page has the curve, the phases, the device and the words",
           [part in page for part in ("<svg", "backward 1", "the device, without", "a &lt;GPU&gt;", "101.00 GiB")], [True] * 5)

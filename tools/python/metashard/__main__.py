@@ -6,7 +6,7 @@
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard fit --vary NAME=VALUE,VALUE... [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
-       metashard doctor [--json] [--quiet] [COMMAND]
+       metashard doctor [--json] [--quiet] [COMMAND [ARGUMENT...]]
        metashard completion bash|fish|zsh
        metashard path
        metashard --version
@@ -34,16 +34,24 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
+import signal
 import sys
 from typing import Optional
 
-from . import completion, doctor, dry_run, fit, installed, run, suspension
+from . import beforehand, completion, doctor, dry_run, fit, installed, run, suspension
 
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify", "check-torch")
 SCRIPTS = ("verify", "check-torch")
 OF_DUMP = ("show", "list", "diff", "metrics")
 COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", "fit", *TOOLS, "doctor", "completion")
+# They go on when a reader of their output or of a socket has gone.
+WAITING = ("run", "suspend", "resume", "dry-run", "fit")
+# Words that people try, and the command that they mean.
+MEANT = {**{word: f"plan {word}" for word in ("make", "estimate", "check", "explain", "send")}, "events": "show --events",
+         **dict.fromkeys(("status", "ps", "top", "ls"), "list"), **dict.fromkeys(("info", "log", "report", "last"), "show"),
+         "stop": "suspend", "pause": "suspend"}
 
 
 def run_tool(name: str, arguments: list[str]) -> int:
@@ -53,12 +61,21 @@ def run_tool(name: str, arguments: list[str]) -> int:
     os.execv((before or [path])[0], [*before, path, *arguments])
 
 
+def is_program(word: str) -> bool:
+    """A program, or what stands before one, where `run` belongs."""
+    return word in ("--", *beforehand.LAUNCHERS) or word.startswith("python") or word.endswith(".py")
+
+
 def say_wrong(arguments: list[str]) -> None:
     """Says why the typed words are no command, with the nearest command."""
     known = [*COMMANDS, "path", "--help", "--version"]
     command = arguments[0] if arguments else ""
     near = [f"--{command}"] if f"--{command}" in known else difflib.get_close_matches(command, known, 1)
-    if command == "path":
+    near = [MEANT[command]] if command in MEANT else near
+    if is_program(command) or not near and shutil.which(command) is not None:
+        words = " ".join(word for word in arguments if word != "--")
+        run.say(f"{command} is no command; did you mean metashard run -- {'python ' if command.endswith('.py') else ''}{words}?")
+    elif command == "path":
         run.say(f"path takes no argument, found {' '.join(arguments[1:])}")
     elif near:
         run.say(f"{command} is no command; did you mean {near[0]}?")
@@ -69,6 +86,8 @@ def say_wrong(arguments: list[str]) -> None:
 def main(arguments: Optional[list[str]] = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if command not in WAITING:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `metashard list | head` ends with head
     try:
         if command in ("--help", "-h", ""):
             print(__doc__)

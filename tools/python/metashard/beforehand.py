@@ -13,9 +13,11 @@ from . import installed, programs
 
 LONGEST_SOCKET = 107  # bytes, of sun_path
 LAUNCHERS = {"torchrun": ("--nproc-per-node", "--nproc_per_node"), "accelerate": ("--num-processes", "--num_processes"),
-             "mpirun": ("-n", "-np"), "mpiexec": ("-n", "-np")}
-NODES = ("--nnodes",)
+             "mpirun": ("-n", "-np"), "mpiexec": ("-n", "-np"), "srun": ("-n", "--ntasks"),
+             "deepspeed": ("--num_gpus", "--num-gpus")}
+NODES = ("--nnodes", "--num_nodes", "--num-nodes")
 HOLDER = re.compile("%[a-z]")
+OF_RANK = re.compile("%[pr]")
 
 
 class Plan(NamedTuple):
@@ -54,6 +56,15 @@ def files(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"{name}: {path} cannot be made: {folder} is {why}"
         elif name == "METASHARD_CONTROL" and len(os.fsencode(path)) > LONGEST_SOCKET:
             yield f"{name}: {path} is too long for a socket: at most {LONGEST_SOCKET} bytes"
+
+
+def shared_names(command: list[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Files of which each rank needs its own."""
+    ranks = world_of(command, environment) or 1
+    for name in ("METASHARD_CONTROL", "METASHARD_DUMP"):
+        path = environment.get(name, "")
+        if path and ranks > 1 and not OF_RANK.search(path):
+            yield f"{name}: {path} is one name for {ranks} ranks: put %p, the process id, or %r, the rank, into the name"
 
 
 def words_of_launcher(command: list[str]) -> tuple[str, list[str]]:
@@ -142,6 +153,7 @@ def lines(command: list[str], path: str, environment: Mapping[str, str]) -> Iter
     """path: the program of the command."""
     yield from state_folder(environment)
     yield from files(environment)
+    yield from shared_names(command, environment)
     try:
         yield from plan(command, environment)
     except installed.Fault:  # built without metashard-plan

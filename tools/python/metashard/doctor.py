@@ -3,6 +3,7 @@
 preload reaches that program."""
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib.metadata
 import json
@@ -14,9 +15,10 @@ import shutil
 import sys
 from typing import Callable, Iterator, Optional
 
-from . import installed, programs
+from . import installed, programs, run
 from .options import Parser
 
+USAGE = "metashard doctor [--json] [--quiet] [COMMAND [ARGUMENT...]]"
 OK, NOTE, NO = "ok", "note", "no"
 Finding = tuple[str, str]  # one of these, and the text
 NEEDED = "cuMemAddressReserve"  # virtual memory management
@@ -99,7 +101,11 @@ def preloads() -> Finding:
 
 def switch() -> Finding:
     value = os.environ.get("METASHARD", "on")
-    return (NO, f"METASHARD={value} disables MetaShard") if value.lower() in ("off", "0", "false", "no") else (OK, f"METASHARD={value}")
+    if value.lower() in ("off", "0", "false", "no"):
+        return NO, f"METASHARD={value} disables MetaShard"
+    if value.lower() not in ("on", "1", "true", "yes", "verify"):
+        return NOTE, f"METASHARD={value} is not understood, and counts as on: expected on, off or verify"
+    return OK, f"METASHARD={value}"
 
 
 def state() -> Finding:
@@ -161,7 +167,7 @@ def torch() -> Finding:
 def program(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
-        return NO, f"{name}: no such program in PATH"
+        return NO, f"{name}: {run.why_not(name)[1]}"
     why = programs.why_unreached(path)
     if why is not None:
         return NO, why
@@ -184,17 +190,19 @@ def findings(command: Optional[str]) -> Iterator[tuple[str, Finding]]:
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="metashard doctor", description=__doc__, allow_abbrev=False,
+    parser = Parser(prog="metashard doctor", usage=USAGE, description=__doc__, allow_abbrev=False,
                     epilog="The exit status is 1 if a line begins with no, else 0. A note costs memory or time, and nothing else.")
     parser.add_json()
     parser.add_quiet()
-    parser.add_argument("command", metavar="COMMAND", nargs="?", help="a program that would run under MetaShard")
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER,
+                        help="a program that would run under MetaShard; its arguments may follow, and do not count")
     return parser
 
 
 def main(arguments: list[str]) -> int:
     options = make_parser().parse_args(arguments)
-    found = list(findings(options.command))
+    command = [word for word in options.command if word != "--"]
+    found = list(findings(command[0] if command else None))
     if options.json:
         rows = [{"outcome": outcome, "about": name, "text": text} for name, (outcome, text) in found]
         print(json.dumps({"format": "metashard-doctor/1", "findings": rows}, indent=2))

@@ -28,7 +28,7 @@ STEPS = 3
 MOST_GPUS = 16  # of a node
 NOTHING = "nothing is computed, and every number that the program prints is without meaning"
 LITTLE = "kernels without a version for the CPU compute nothing, and numbers that the program prints may be without meaning"
-AS_IT_IS, WITH_METASHARD, EXPANDABLE = "as it is", "with MetaShard", "expandable segments"
+AS_IT_IS, WITH_METASHARD, EXPANDABLE = "as it is", dry_run_answer.WITH_METASHARD, "expandable segments"
 JSON_NAMES = {AS_IT_IS: "without", WITH_METASHARD: "with", EXPANDABLE: "expandable"}
 PR_SET_CHILD_SUBREAPER = 36
 MOVED_MIB = 1  # by an operation of NCCL between processes; of more nobody looks at what is in it
@@ -52,7 +52,9 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def check_job(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if options.world is not None and not 0 <= options.rank < options.world:
+    if options.world == 0:
+        parser.error("--world: expected a number of ranks, at least 1")
+    if options.world is not None and options.rank >= options.world:
         parser.error(f"there is no rank {options.rank} of {options.world}")
     if not 1 <= options.gpus_per_node <= MOST_GPUS:
         parser.error(f"--gpus-per-node is from 1 to {MOST_GPUS}")
@@ -114,7 +116,7 @@ def check_command(command: list[str]) -> None:
         raise installed.Fault(f"cannot say: {name} starts ranks by itself, which is not understood: name the program as torchrun "
                               "or accelerate launch start it, or python with --world")
     if shutil.which(command[0]) is None:
-        raise installed.Fault(f"cannot say: {command[0]}: no such program in PATH")
+        raise installed.Fault(f"cannot say: {command[0]}: {run.why_not(command[0])[1]}")
     script = next((word for word in command[1:] if word.endswith(".py")), None)
     if name.startswith("python") and script is not None and command[1] == script and not os.path.exists(script):
         raise installed.Fault(f"cannot say: {script}: no such program")

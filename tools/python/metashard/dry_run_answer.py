@@ -8,6 +8,7 @@ LEAST = GIB // 200  # of a row, which would be 0.00 otherwise
 MARGIN = 0.05  # docs/results/dry-run.md
 MANY = 1024  # elements of a mask: fewer decide little
 MOST_PLACES = 3
+WITH_METASHARD = "with MetaShard"
 WORDS = {0: "fits", 1: "does NOT fit", 2: "cannot say"}
 
 
@@ -110,7 +111,16 @@ def comparison(answers: dict[str, dict]) -> list[str]:
         values = [read(answer) for answer in answers.values()]
         if None not in values:
             found.append(f"    {name:26}" + "".join(f"{gib(value):>22}" for value in values))
-    return found + [f"  {name}: {verdict(answer)}" for name, answer in list(answers.items())[1:] if answer["status"] != 0]
+    found += [f"  {name}: {verdict(answer)}" for name, answer in list(answers.items())[1:] if answer["status"] != 0]
+    return found + about_metashard(answers[WITH_METASHARD]) if WITH_METASHARD in answers else found
+
+
+def about_metashard(answer: dict) -> list[str]:
+    """PyTorch's counts cannot differ, and without --compute no kernel is recorded."""
+    counted = answer.get("driver", {})
+    is_most = counted.get("launches") == counted.get("empty_launches", counted.get("launches"))
+    return ["  note: PyTorch's counts include memory that MetaShard defers; the device's do not"] + \
+        ["  note: nothing was computed, so MetaShard recorded no kernel: its column is an upper bound"] * is_most
 
 
 def text(answers: dict[str, dict]) -> str:

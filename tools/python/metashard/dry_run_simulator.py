@@ -109,5 +109,6 @@ def host_versions(torch_version: str) -> dict[str, str]:
     except installed.Fault:
         paths = [""]
     if not all(map(os.path.exists, paths)):
-        raise installed.Fault(f"cannot say: --compute: {HOST_KERNELS} and {layouts} are not in the package metashard-simulator")
+        raise installed.Fault(f"cannot say: --compute: {HOST_KERNELS} and {layouts} are not in the package metashard-simulator: "
+                              "`tools/python/build_simulator --layouts`, in a clone, makes one that has them (docs/dry-run.md)")
     return {"SIMCUDA_DRY": "2", "SIMCUDA_FATBIN_KERNELS": paths[0], "SIMCUDA_FATBIN_LAYOUTS": paths[1]}

@@ -30,6 +30,8 @@ def varied(text: str) -> tuple[str, list[str]]:
     values = found[2].split(",") if found is not None else []
     if found is None or "" in values:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE,VALUE..., found {text}")
+    if any(".." in value for value in values):
+        raise argparse.ArgumentTypeError(f"expected the values themselves, as {found[1]}=1,2,4,8, found {text}")
     if len(set(values)) < len(values):
         raise argparse.ArgumentTypeError(f"a value stands twice in {text}")
     if found[1] != WORLD:

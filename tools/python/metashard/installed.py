@@ -34,7 +34,7 @@ def find(name: str) -> str:
         found = os.path.join(target, folder, name)
         if os.path.exists(found):
             return os.path.realpath(found)
-    raise Fault(f"{name} is not installed with this package")
+    raise Fault(f"{name} is not installed with this package: an editable installation has none, pip install . has it")
 
 
 def library() -> str:

@@ -12,6 +12,11 @@ MISSING = "the following arguments are required"  # argparse's words
 # Options of torchrun that people type before the command.
 OF_TORCHRUN = {"--standalone", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--node-rank", "--node_rank", "--master-addr",
                "--master_addr", "--master-port", "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--max-restarts"}
+# Options that people type behind another command than theirs.
+OF_COMMANDS = {"--verify": "metashard verify", "--vary": "metashard fit", "--to": "metashard suspend", "--html": "metashard show",
+               "--trace": "metashard show", "--strategy": "metashard plan make", "--mesh": "metashard plan make",
+               **dict.fromkeys(("--gpu", "--world", "--rank", "--ranks-here", "--steps", "--compute"), "metashard dry-run")}
+LEAST_ALIKE = 0.7  # of a misspelt option and the one that is meant
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,8 +44,12 @@ class Parser(argparse.ArgumentParser):
         name = word.partition("=")[0]
         if name in OF_TORCHRUN:
             self.error(f"{name} is an option of torchrun: type it behind torchrun, as: {self.prog} -- torchrun {name} ...")
-        near = difflib.get_close_matches(name, self._option_string_actions, 1)
-        self.error(f"{name} is no option; {f'did you mean {near[0]}?' if near else f'{self.prog} --help lists them'}")
+        near = difflib.get_close_matches(name, self._option_string_actions, 1, LEAST_ALIKE)
+        if near:
+            self.error(f"{name} is no option; did you mean {near[0]}?")
+        if name in OF_COMMANDS:
+            self.error(f"{name} is no option; did you mean the command {OF_COMMANDS[name]}?")
+        self.error(f"{name} is no option; {self.prog} --help lists them")
 
     def parse_args(self, args: Optional[Sequence[str]] = None,  # type: ignore[override]
                    namespace: Optional[argparse.Namespace] = None) -> argparse.Namespace:

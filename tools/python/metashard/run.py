@@ -25,6 +25,7 @@ EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set a
 The exit status and signals are the command's; 127: there is no such program, 126: it cannot be started, 2: wrong usage."""
 
 NOT_FOUND, NOT_STARTED = 127, 126  # as shells have them
+LEVELS = ("error", "warn", "info", "debug", "trace")  # as runtime/base/log.c has them
 PR_SET_PDEATHSIG = 1
 # Not SIGTSTP and its kin: a terminal stops the command and this process together. Nor what the kernel sends for a fault.
 NOT_FORWARDED = {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD, signal.SIGSEGV,
@@ -36,10 +37,17 @@ def say(text: str) -> None:
     print(f"metashard: {text}", file=sys.stderr, flush=True)
 
 
+def log(text: str) -> str:
+    if text.partition(":")[0].lower() not in LEVELS:
+        levels = f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
+        raise argparse.ArgumentTypeError(f"expected {levels}, optionally followed by :FILE, found {text}")
+    return text
+
+
 def make_parser() -> Parser:
     parser = Parser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
-    parser.add_argument("--log", metavar="LEVEL[:FILE]", help="error, warn, info, debug or trace (METASHARD_LOG)")
+    parser.add_argument("--log", metavar="LEVEL[:FILE]", type=log, help="error, warn, info, debug or trace (METASHARD_LOG)")
     parser.add_argument("--state-dir", metavar="DIR", help="folder for state pages (METASHARD_STATE_DIR)")
     parser.add_argument("--control", metavar="SOCKET",
                         help="a socket for metashard suspend and for later plans; %%p is the process id (METASHARD_CONTROL)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from typing import Union
 
@@ -73,6 +74,13 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
+def is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
 def make_parser(command: str) -> Parser:
     parser = Parser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False,
                     epilog="The exit status is 0 if all processes did it, and 1 if a process could not.")
@@ -93,7 +101,9 @@ def main(command: str, arguments: list[str]) -> int:
     pids = [int(options.target)] if is_pid else control.processes_of(options.target)
     if not pids:
         target = control.printable(options.target)
-        print(f"metashard {command}: {target} is neither a process nor a job of this user with a control socket: {REMEDY}",
+        remedy = f"type the process id, as metashard {command} 4711" if is_socket(options.target) else \
+            f"the process has ended, or {REMEDY}" if options.target.isdigit() else REMEDY
+        print(f"metashard {command}: {target} is neither a process nor a job of this user with a control socket: {remedy}",
               file=sys.stderr)
         return FAILED
     request = f"{command} {to}" if to is not None else command
