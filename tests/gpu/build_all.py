@@ -17,7 +17,7 @@ from run_tools import SOURCE, code_version
 # Subjects of tools/simcuda/tests/test_*.c; those that the design leans on most come first.
 SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup",
             "environment"]
-PROBE, RECORDER = "tests/gpu/probe", "tests/gpu/liblaunch_recorder.so"
+PROBE, RECORDER = "tests/gpu/libprobe_call.so", "tests/gpu/liblaunch_recorder.so"
 SHIM, SIMULATOR = "shim/libmetashard.so", "tools/simcuda/libcuda.so.1"
 PLAN_TOOL, DUMP_TOOL = "tools/metashard-plan", "tools/metashard-dump"
 PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tools/simcuda/test_kernels.so"

@@ -20,7 +20,7 @@ import time
 
 from build_all import SUBJECTS
 from conformance_rows import NOT_COMPARED
-from part_script import options_of
+from part_script import BUILD_ROW, options_of
 from run_tools import SOURCE, last_line, run_limited, without_shim, write_json
 
 # They may leave a process hanging: after all others.
@@ -243,7 +243,7 @@ def show(result):
 
 
 if __name__ == "__main__":
-    show(measure(options_of(__doc__, 600, ("--build", None, {"required": True, "type": os.path.abspath}), ("--simulated", None, {"action": "append", "metavar": "NAME=VALUE"}),
+    show(measure(options_of(__doc__, 600, BUILD_ROW, ("--simulated", None, {"action": "append", "metavar": "NAME=VALUE"}),
                             ("--only", "*", {"help": "tests, as vmm.*"}),
                             ("--faults", "with", {"choices": ("with", "without", "only")}),
                             ("--limit", 20.0, {"help": "seconds for one test"}))))

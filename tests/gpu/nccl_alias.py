@@ -15,8 +15,8 @@ import tempfile
 import time
 
 import build_all
-from nccl_tools import BUILD_ROWS, NO_NCCL, find_nccl, json_lines, nccl_environment, refuse_simulated, run_ranks, ways_of, Library
-from part_script import options_of
+from nccl_tools import NO_NCCL, PYTHON_ROW, find_nccl, json_lines, nccl_environment, refuse_simulated, run_ranks, ways_of, Library
+from part_script import BUILD_ROW, options_of
 from run_tools import counters_of, last_line, read_json, run_limited, without_shim, write_json
 
 RANKS = 3
@@ -151,7 +151,7 @@ def in_short(result):
 
 
 def main():
-    options = options_of(__doc__, 200, *BUILD_ROWS, ("--simulated", False))
+    options = options_of(__doc__, 200, BUILD_ROW, PYTHON_ROW, ("--simulated", False))
     experiment = Experiment(options)
     if experiment.library is None:
         write_json(options.out, NO_NCCL)

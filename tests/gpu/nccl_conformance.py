@@ -15,8 +15,8 @@ import sys
 import build_all
 from conformance import Side, compare, counts_of, print_counts, record_of, rows_told, tests_in_time, tests_of
 from nccl_rows import NOT_COMPARED
-from nccl_tools import BUILD_ROWS, NO_NCCL, Library, find_nccl, nccl_environment, refuse_simulated, ways_of
-from part_script import options_of
+from nccl_tools import NO_NCCL, PYTHON_ROW, Library, find_nccl, nccl_environment, refuse_simulated, ways_of
+from part_script import BUILD_ROW, options_of
 from run_tools import write_json
 
 # The subjects that one rank shows best are first.
@@ -105,7 +105,7 @@ def details(result):
 
 
 def main():
-    options = options_of(__doc__, 300, *BUILD_ROWS, ("--ranks", 1, {"help": "at most so many"}),
+    options = options_of(__doc__, 300, BUILD_ROW, PYTHON_ROW, ("--ranks", 1, {"help": "at most so many"}),
                          ("--simulated", None, {"nargs": "?", "const": "", "metavar": "NAME=VALUE"}),
                          ("--only", "*", {"help": "tests, as nccl_alone.*"}),
                          ("--limit", 30.0, {"help": "seconds for one test"}))

@@ -12,8 +12,7 @@ from run_tools import last_line, end, run_limited, without_shim
 
 Library = namedtuple("Library", "path version")
 NO_NCCL = {"skipped": "no libnccl.so.2; name one in NCCL_LIBRARY"}
-BUILD_ROWS = [("--build", None, {"required": True, "type": os.path.abspath}),
-              ("--python", sys.executable, {"help": "whose NCCL is used"})]
+PYTHON_ROW = "--python", sys.executable, {"help": "whose NCCL is used"}
 Ended = namedtuple("Ended", "status timed_out lines error")
 
 # The wheel that PyTorch brings is not where the linker looks.

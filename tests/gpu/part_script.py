@@ -10,6 +10,7 @@ import sys
 from run_tools import last_line, run_limited, without_shim, write_json
 
 SMI = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+BUILD_ROW = "--build", None, {"required": True, "type": os.path.abspath}
 AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 
 

@@ -35,13 +35,6 @@ def script(name, *arguments):
 # --- what is run: (run, file of the result, seconds) -> command
 
 
-def probe_command(group):
-    def command(run, out, seconds):
-        simulated = ["--quick", "--kernels", run.built.path(build_all.PROBE_KERNELS)] if run.simulated else []
-        return [run.built.path(build_all.PROBE), "--group", group, "--out", out, *simulated]
-    return command
-
-
 def probe_torch_command(run, out, seconds):
     return [run.python, *script("probe_torch.py"), "--recorder", run.built.path(build_all.RECORDER), "--out", out]
 
@@ -74,11 +67,6 @@ def nccl_command(name, *more):
 
 
 # --- in a line, and in more of them
-
-
-def probe_in_short(result):
-    problems = check_probe.check(result)
-    return f"{len(check_probe.facts_of(result))} facts, {len(problems)} not as the design assumes"
 
 
 def probe_torch_in_short(result):
@@ -161,8 +149,8 @@ def flows(name, group, seconds, *wanted):
 
 
 def probe(group, call, seconds):
-    return Part(f"probe-{group}", call, seconds, [build_all.PROBE], False, probe_command(group), probe_in_short,
-                check_probe.check)
+    return Part(f"probe-{group}", call, seconds, [build_all.PROBE], False, build_command("probe.py", "--group", group),
+                check_probe.in_short, check_probe.check)
 
 
 def conformance(name, group, faults):

@@ -87,16 +87,6 @@ def read_json(path):
         return {}
 
 
-def read_started(path):
-    """The whole sections that the probe wrote before it was stopped."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        return json.loads(text[:text.rindex("\n  },")] + "\n  }\n}")
-    except (OSError, ValueError):
-        return {}
-
-
 def compact(value, margin="\n"):
     """A record on a line: JSON that is broken up only where it would be longer than LONGEST_LINE."""
     text = json.dumps(value)
@@ -197,6 +187,7 @@ print(json.dumps({"gpu": name.value.decode(), "cuda": version.value}))
 # A driver without persistence shuts the device down after its last process, and takes seconds to start it.
 HOLD_DEVICE = CALLS + """
 call("cuDevicePrimaryCtxRetain", byref(context), device)
+print("held", flush=True)
 sys.stdin.read()
 """
 # Memory that is written, on the device, and read back; in a process of its own, whose context is a
@@ -228,9 +219,12 @@ def health(environment=None):
 
 @contextlib.contextmanager
 def device_held():
-    holder = subprocess.Popen([sys.executable, "-c", HOLD_DEVICE], stdin=subprocess.PIPE)
+    """Gives None, or why there is no device to hold."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD_DEVICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
     try:
-        yield
+        first = holder.stdout.readline()
+        yield None if first == "held\n" else last_line(first + holder.stdout.read())
     finally:
         holder.stdin.close()
         try:
