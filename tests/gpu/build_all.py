@@ -24,9 +24,9 @@ PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tools/simcud
 CONFORMANCE = [f"tests/gpu/conformance_{subject}" for subject in SUBJECTS]
 # Subjects of tools/simcuda/tests/nccl/test_*.c; only where nccl.h is.
 NCCL_SUBJECTS = ["alone", "collectives", "comms", "groups", "numbers", "registration"]
-NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tools/simcuda/nccl/libnccl.so.2"
+SIMULATED_NCCL = "tools/simcuda/nccl/libnccl.so.2"
 NCCL_CONFORMANCE = [f"tests/gpu/conformance_nccl_{subject}" for subject in NCCL_SUBJECTS]
-NCCL_TARGETS = [SIMULATED_NCCL, NCCL_ALIAS, *NCCL_CONFORMANCE]
+NCCL_TARGETS = [SIMULATED_NCCL, *NCCL_CONFORMANCE]
 # The most important first.
 TARGETS = [PROBE, SHIM, RECORDER, PLAN_TOOL, DUMP_TOOL, SIMULATOR, PROBE_KERNELS, TEST_KERNELS, *CONFORMANCE,
            *NCCL_TARGETS]

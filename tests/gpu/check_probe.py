@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 
+import build_all
 from part_script import BUILD_ROW, options_of
 from probe import SECTIONS
 from probe_rows import facts_of
-from run_tools import read_json
+from run_tools import read_json, without_shim
 
 # Parts that may fail: (path, text in the error, why).
 ALLOWED_ERRORS = [
@@ -82,7 +83,8 @@ def run_probe(build):
     probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out.json")
-        subprocess.run([sys.executable, probe, "--build", build, "--simulated", "--out", out], check=True)
+        subprocess.run([sys.executable, probe, "--build", build, "--simulated", "--out", out], check=True,
+                       env=without_shim(LD_LIBRARY_PATH=os.path.join(build, os.path.dirname(build_all.SIMULATOR))))
         return read_json(out)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcasts of the real NCCL into addresses that share memory, with three ranks on one GPU (nccl_alias.c).
+"""Broadcasts of the real NCCL into addresses that share memory, with three ranks on one GPU (nccl_rank.py).
 
     nccl_alias.py --build DIR [--python PYTHON] [--simulated] [--out FILE]
 
@@ -19,6 +19,7 @@ from nccl_tools import NO_NCCL, PYTHON_ROW, find_nccl, json_lines, nccl_environm
 from part_script import BUILD_ROW, options_of
 from run_tools import counters_of, last_line, read_json, run_limited, without_shim, write_json
 
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nccl_rank.py")
 RANKS = 3
 PROTOCOLS = ("Simple", "LL", "LL128")
 TENSOR_BYTES = 192 << 20
@@ -28,7 +29,7 @@ QUICK_TENSOR_BYTES = 24 << 20
 class Experiment:
     def __init__(self, options):
         self.options = options
-        self.program = os.path.join(options.build, build_all.NCCL_ALIAS)
+        self.program = [sys.executable, PROGRAM, os.path.join(options.build, build_all.PROBE)]
         self.quick = ["quick"] if options.simulated else []
         driver = None
         if options.simulated:
@@ -57,8 +58,7 @@ class Experiment:
             commands, environments = [], []
             for rank in range(RANKS):
                 host = {"NCCL_HOSTID": f"rank{rank}"} if own_hosts else {}
-                commands.append([self.program, arguments[0], str(RANKS), str(rank), os.path.join(folder, "id"),
-                                 *arguments[1:]])
+                commands.append([*self.program, arguments[0], str(RANKS), str(rank), os.path.join(folder, "id"), *arguments[1:]])
                 environments.append(without_shim(**self.libraries, **settings, **host,
                                                  **(more(rank, folder) if callable(more) else more)))
             ended = run_ranks(commands, environments, limit)
@@ -70,7 +70,7 @@ class Experiment:
                                               for row in one.lines]}, dumps, blocks
 
     def measure_map(self):
-        done = run_limited([self.program, "map", *self.quick], min(60, self.left()), without_shim(**self.libraries))
+        done = run_limited([*self.program, "map", *self.quick], min(60, self.left()), without_shim(**self.libraries))
         self.result["map"] = json_lines(done.out) or [{"error": last_line(done.error)}]
         self.write()
 

@@ -134,7 +134,7 @@ def mib(value):
 
 SHIM = [build_all.SHIM]
 CONFORMANCE_NEEDS = [build_all.SIMULATOR, build_all.TEST_KERNELS, *build_all.CONFORMANCE]
-NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, *build_all.NCCL_TARGETS]
+NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, build_all.PROBE, *build_all.NCCL_TARGETS]
 SMALL_FLOW = ["--rows", "1024", "--device", "simulated"]
 SMALL_LOAD = ["--bytes", str(64 << 20), "--rounds", "1"]
 SMALL_SUSPEND = ["--bytes", str(64 << 20)]
@@ -172,7 +172,7 @@ PARTS = [
     Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS),
          step_time_in_short),
     probe("rest", "first", 120),
-    Part("probe-torch", "first", 90, [build_all.RECORDER], True, probe_torch_command, probe_torch_in_short),
+    Part("probe-torch", "first", 90, [build_all.RECORDER, build_all.PROBE], True, probe_torch_command, probe_torch_in_short),
     Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short,
          systems_details),
     flow_torch("flow-verify", "second", "--verify"),

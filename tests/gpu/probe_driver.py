@@ -271,9 +271,17 @@ def pointers(*values):
     return array
 
 
-def launch(name, stream_, parameters=None, extra=None):
+def packed(data, size):
+    """Parameters one behind the other, as `extra` of a launch, which takes so many bytes."""
+    buffer, count = ctypes.create_string_buffer(data, len(data)), ctypes.c_size_t(size)
+    extra = (ctypes.c_uint64 * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(count), 0)
+    extra.values = buffer, count
+    return extra
+
+
+def launch(name, stream_, parameters=None, extra=None, entry="cuLaunchKernel"):
     """On one thread."""
-    return call("cuLaunchKernel", kernel(name), 1, 1, 1, 1, 1, 1, 0, stream_, parameters, extra)
+    return call(entry, kernel(name), 1, 1, 1, 1, 1, 1, 0, stream_, parameters, extra)
 
 
 def store(address, value, stream_=None):

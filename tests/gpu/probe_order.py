@@ -155,10 +155,8 @@ def query_cost():
 def packed_launch():
     """Packed parameters with bytes past the last parameter, and with too few bytes."""
     word, value = alloc(4), 0x600df00d
-    packed = ctypes.create_string_buffer(struct.pack("<QII", word, value, 0), 16)
     for size in (12, 16):
-        count = ctypes.c_size_t(size)
-        extra = (ctypes.c_uint64 * 5)(1, ctypes.addressof(packed), 2, ctypes.addressof(count), 0)
+        extra = driver.packed(struct.pack("<QII", word, value, 0), size)
         yield f"buffer_of_{size}", driver.launch("probe_store", None, None, extra)
     yield "stored", driver.read_word(word) == value
 

@@ -7,13 +7,16 @@ import threading
 
 import torch
 
-from probe_torch_tools import (GRANULE, DeviceArray, Driver, Recorder, measure, owned_bytes)
+import probe_driver as driver
+from probe_driver import GRANULE
+from probe_torch_tools import DeviceArray, Recorder, half_owned, measure, owned_bytes
 
 CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
 
 def run(part, recorder_path):
     result = {}
+    driver.caller = os.path.join(os.path.dirname(recorder_path), "libprobe_call.so")
     torch.cuda.init()
     measure(result, "result", {"facts": facts, "launches": launches, "replay": replay,
                                "blocks": blocks}[part], Recorder(recorder_path))
@@ -230,20 +233,20 @@ def on_other_tensor(recorder, tensor, start, wanted, count):
             "aligned_alike": (begin ^ other.data_ptr()) % 512 == 0}
 
 
-def on_half_owned(recorder, driver, tensor, start, wanted, count):
-    address = driver.half_owned(BYTES)
+def on_half_owned(recorder, tensor, start, wanted, count):
+    address = half_owned(BYTES)
     begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
     torch.cuda.synchronize()
-    driver.copy_in(address, bytes_of(start))
+    driver.need("cuMemcpyHtoD_v2", address, bytes_of(start), size)
     # The odd granules of the copy went into the sink; the even ones hold the start.
     for index in range(count):
         recorder.relaunch(index, begin, begin + size, address)
     torch.cuda.synchronize()
-    seen = driver.copy_out(address, size)
+    seen = driver.read(address, size)
     return {"owned_half_equal": owned_bytes(seen) == owned_bytes(wanted)}
 
 
-def replay_case(recorder, driver, name, dtype, fewer):
+def replay_case(recorder, name, dtype, fewer):
     elements = BYTES // torch.empty((), dtype=dtype).element_size() - fewer
     start = starting_content(elements, dtype)
     tensor = start.clone()
@@ -266,14 +269,14 @@ def replay_case(recorder, driver, name, dtype, fewer):
         arguments = (tensor, start, wanted, len(found))
         measure(result, "same_bytes_equal", same_again, recorder, *arguments)
         measure(result, "other_tensor", on_other_tensor, recorder, *arguments)
-        measure(result, "sink", on_half_owned, recorder, driver, *arguments)
+        measure(result, "sink", on_half_owned, recorder, *arguments)
     return result
 
 
-def program_on_half_owned(driver):
+def program_on_half_owned():
     """The program's own call on a tensor of which only half is owned."""
     elements = BYTES // 4
-    address = driver.half_owned(BYTES)
+    address = half_owned(BYTES)
     tensor = torch.as_tensor(DeviceArray(address, elements, "<f4"), device="cuda")
     ordinary = torch.empty(elements, device="cuda")
     result = {"is_the_same_memory": tensor.data_ptr() == address}
@@ -282,7 +285,7 @@ def program_on_half_owned(driver):
             torch.manual_seed(99)
             OPERATIONS[name](target)
         torch.cuda.synchronize()
-        seen = driver.copy_out(address, BYTES)
+        seen = driver.read(address, BYTES)
         result[name] = owned_bytes(seen) == owned_bytes(bytes_of(ordinary))
     return result
 
@@ -290,11 +293,11 @@ def program_on_half_owned(driver):
 def replay(recorder):
     result = {}
     torch.zeros(1, device="cuda")
-    driver = Driver()
+    driver.start()
     for name, dtype, fewer in CASES:
         key = f"{name} {str(dtype).replace('torch.', '')}" + (" odd size" if fewer else "")
-        measure(result, key, replay_case, recorder, driver, name, dtype, fewer)
-    measure(result, "program_on_half_owned", program_on_half_owned, driver)
+        measure(result, key, replay_case, recorder, name, dtype, fewer)
+    measure(result, "program_on_half_owned", program_on_half_owned)
     return result
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the parts of probe_torch.py: the recorder's functions, and VMM calls to the driver."""
+"""For the parts of probe_torch.py: the recorder's functions, and memory of which a process owns a half."""
 import ctypes
 import traceback
 
-GRANULE = 2 << 20
-SUCCESS = 0
+import probe_driver as driver
+from probe_driver import GRANULE
 
 
 def measure(result, key, function, *arguments):
@@ -71,7 +71,7 @@ class Recorder:
         moved = ctypes.c_int(0)
         result = self.library.recorder_relaunch(index, old_begin, old_end, new_begin,
                                                 ctypes.byref(moved))
-        if result != SUCCESS:
+        if result != 0:
             raise RuntimeError(f"launching again gave {result}")
         return moved.value
 
@@ -84,75 +84,11 @@ class Recorder:
         return found
 
 
-class Location(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
-
-
-class Property(ctypes.Structure):
-    """CUmemAllocationProp of cuda.h."""
-    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
-                ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
-
-
-class Access(ctypes.Structure):
-    """CUmemAccessDesc of cuda.h."""
-    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
-
-
-DEVICE, PINNED, READ_WRITE = 1, 1, 3
-
-
-class Driver:
-    """VMM in the current context of the process, through libcuda itself."""
-
-    def __init__(self, device=0):
-        self.library = ctypes.CDLL("libcuda.so.1")
-        self.location = Location(DEVICE, device)
-
-    def call(self, name, *arguments):
-        result = getattr(self.library, name)(*arguments)
-        if result != SUCCESS:
-            raise RuntimeError(f"{name} gave {result}")
-
-    def reserve(self, size):
-        address = ctypes.c_uint64()
-        self.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size),
-                  ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
-        return address.value
-
-    def create(self, size):
-        handle = ctypes.c_uint64()
-        wanted = Property(PINNED, 0, self.location, None)
-        self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(wanted),
-                  ctypes.c_uint64(0))
-        return handle
-
-    def map(self, address, size, handle):
-        self.call("cuMemMap", ctypes.c_uint64(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
-                  handle, ctypes.c_uint64(0))
-
-    def set_access(self, address, size):
-        access = Access(self.location, READ_WRITE)
-        self.call("cuMemSetAccess", ctypes.c_uint64(address), ctypes.c_size_t(size),
-                  ctypes.byref(access), ctypes.c_size_t(1))
-
-    def copy_in(self, address, data):
-        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
-
-    def copy_out(self, address, size):
-        data = ctypes.create_string_buffer(size)
-        self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
-        return data.raw
-
-    def half_owned(self, size):
-        """An address range whose even granules have memory and whose odd ones share a sink."""
-        address = self.reserve(size)
-        sink = self.create(GRANULE)
-        for index in range(size // GRANULE):
-            self.map(address + index * GRANULE, GRANULE,
-                     sink if index % 2 else self.create(GRANULE))
-        self.set_access(address, size)
-        return address
+def half_owned(size):
+    """An address range whose even granules have memory and whose odd ones share a sink."""
+    address, sink = driver.reserve(size), driver.create(GRANULE)
+    driver.map_handles(address, GRANULE, [sink if index % 2 else driver.create(GRANULE) for index in range(size // GRANULE)])
+    return address
 
 
 def owned_bytes(data):
