@@ -21,7 +21,7 @@ import time
 from build_all import SUBJECTS
 from conformance_rows import NOT_COMPARED
 from part_script import BUILD_ROW, options_of
-from run_tools import SOURCE, last_line, run_limited, without_shim, write_json
+from run_tools import SOURCE, end_of, last_line, run_limited, without_shim, write_json
 
 # They may leave a process hanging: after all others.
 LAST = {"stream.exit_does_not_wait_for_ever", "stream.streams_wait_for_values"}
@@ -91,14 +91,7 @@ class Side:
                 skipped = fields[0]
             elif kind == "library":
                 library = fields[0]
-        if skipped is not None:
-            end = "skipped: " + skipped
-        elif done.timed_out:
-            end = f"no end in {limit:.0f} s"
-        elif done.status != 0:
-            end = f"exit status {done.status}: {last_line(done.error)}"
-        else:
-            end = "ends"
+        end = end_of(done, limit) if skipped is None else "skipped: " + skipped
         if ["end"] not in lines and skipped is None:
             end += ", not at the end of the test"
         is_own = library is not None and library.startswith(os.path.realpath(self.build) + os.sep)
@@ -226,20 +219,20 @@ def stale_rows(names, checks):
                                 for name, text in checks if name == tests)]
 
 
-def print_counts(result):
-    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
+def counts_in_short(result):
+    return ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items())
+
+
+def details(result):
+    """The first difference of each test, and of each that differs under the shim."""
+    return [f"{test['test']}: {first['check']}: {one} {first['simulated']}, {other} {first['real']}" for test in result["tests"]
+            for differences, one, other in ((test["differences"], "simulated", "real"),
+                                            (test.get("shim_differences", []), "without the shim", "with"))
+            for first in differences[:1]]
 
 
 def show(result):
-    print(f"{'test':58} {'simulated':28} {'real':28}")
-    for record in result["tests"]:
-        if record["same"]:
-            print(f"{record['test']:58} {record['simulated']:28} {'same':28}")
-            continue
-        for number, difference in enumerate(record["differences"]):
-            print(f"{record['test'] if number == 0 else '':58} {difference['simulated']:28} "
-                  f"{difference['real']:28} {difference.get('at', '')} {difference['check']}")
-    print_counts(result)
+    print("\n".join([*details(result), counts_in_short(result)]))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 
 import evidence
-from part_script import failure_of, run_part, why_no_torch
-from run_tools import read_json, run_limited, without_shim, write_json
+from part_script import Measurement, failure_of, run_part, why_no_torch
+from run_tools import read_json, run_limited, without_shim
 
 # The script: what a user writes who initialises on the device and then shards. Large tensors, so that
 # the caching allocator asks the driver for each.
@@ -107,19 +106,17 @@ def run(options, shim, limit):
 
 def measure(options):
     """Written after each run: what is known of the first is not lost with the second."""
-    result = {"format": "metashard-flow-torch-2", "complete": False, "values_equal": False, "different": []}
-    skipped = why_no_torch()
+    measurement = Measurement(options, "metashard-flow-torch-2", values_equal=False, different=[])
+    result, skipped = measurement.result, why_no_torch()
     if skipped is not None:
         return {"skipped": skipped}
-    deadline = time.monotonic() + options.seconds - FOR_EVIDENCE_S
-    result["without"] = run(options, None, (deadline - time.monotonic()) / 2)
-    write_json(options.out, result)
-    result["with"] = run(options, options.shim, max(5, deadline - time.monotonic()))
+    result["without"] = run(options, None, (measurement.left() - FOR_EVIDENCE_S) / 2)
+    measurement.write()
+    result["with"] = run(options, options.shim, max(5, measurement.left() - FOR_EVIDENCE_S))
     wanted, seen = (result[name].get("hashes", {}) for name in ("without", "with"))
-    result.update(values_equal=bool(wanted) and wanted == seen, complete=bool(wanted) and bool(seen),
+    result.update(values_equal=bool(wanted) and wanted == seen,
                   different=sorted(name for name in wanted if wanted[name] != seen.get(name)))
-    write_json(options.out, result)
-    return result
+    return measurement.finish(bool(wanted) and bool(seen))
 
 
 def measure_and_keep(options):

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/gpu/launch_recorder.h"
 
-#include <cuda.h>
 #include <cudaTypedefs.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,24 +12,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ATTRIBUTES_MAX = 16 };
+/* More than any program here makes; a place is filled by the thread that took its number. */
+enum { LAUNCHES_MAX = 1 << 16, BLOCKS_MAX = 1 << 18 };
+static struct recorder_launch *launches[LAUNCHES_MAX];
+static struct recorder_block blocks[BLOCKS_MAX];
+static atomic_int launch_count, block_count;
 
-enum entry { LAUNCH, LAUNCH_PER_THREAD, LAUNCH_EX, LAUNCH_EX_PER_THREAD, ENTRY_COUNT };
-static const char *const entry_names[ENTRY_COUNT] = {"cuLaunchKernel", "cuLaunchKernel_ptsz",
-                                                     "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"};
-
-struct launch {
-    struct recorder_launch told;
-    enum entry entry;
-    CUfunction function;
-    CUlaunchConfig config;
-    CUlaunchAttribute attributes[ATTRIBUTES_MAX];
-};
-
-/* guarded by lock: the list. No driver call is made under it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct launch **launches;
-static int launch_count, launch_capacity;
+static int take_number(atomic_int *count, int most)
+{
+    const int number = atomic_fetch_add(count, 1);
+    if (number >= most)
+        abort();
+    return number;
+}
 
 static atomic_bool recording;
 static atomic_int dlsym_lookups, resolver_lookups;
@@ -129,49 +122,27 @@ static void pack_parameters(struct recorder_launch *launch, void **parameters)
     launch->packed_bytes = bytes;
 }
 
-static void keep(struct launch *launch)
-{
-    pthread_mutex_lock(&lock);
-    if (launch_count == launch_capacity) {
-        launch_capacity = launch_capacity * 2 + 64;
-        launches = realloc(launches, (size_t)launch_capacity * sizeof(*launches));
-        if (launches == NULL)
-            abort();
-    }
-    launches[launch_count++] = launch;
-    pthread_mutex_unlock(&lock);
-}
-
-static void record(enum entry entry, const CUlaunchConfig *config, CUfunction function,
+static void record(const char *entry, const CUlaunchConfig *config, CUfunction function,
                    void **parameters, void **extra)
 {
     if (!atomic_load(&recording))
         return;
-    struct launch *const launch = calloc(1, sizeof(*launch));
+    struct recorder_launch *const launch = calloc(1, sizeof(*launch));
     if (launch == NULL)
-        return;
+        abort();
     launch->entry = entry;
     launch->function = function;
     launch->config = *config;
-    if (config->numAttrs <= ATTRIBUTES_MAX && config->numAttrs > 0)
-        memcpy(launch->attributes, config->attrs, config->numAttrs * sizeof(config->attrs[0]));
     launch->config.attrs = launch->attributes;
-    struct recorder_launch *const told = &launch->told;
-    *told = (struct recorder_launch){
-        .entry = entry_names[entry],
-        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-        .shared_bytes = config->sharedMemBytes,
-        .attributes = config->numAttrs,
-        .stream = (uint64_t)(uintptr_t)config->hStream,
-        .thread = syscall(SYS_gettid),
-    };
-    describe_function(told, function);
+    if (config->numAttrs <= RECORDER_ATTRIBUTES_MAX && config->numAttrs > 0)
+        memcpy(launch->attributes, config->attrs, config->numAttrs * sizeof(config->attrs[0]));
+    launch->thread = syscall(SYS_gettid);
+    describe_function(launch, function);
     if (extra != NULL)
-        pack_extra(told, extra);
+        pack_extra(launch, extra);
     else
-        pack_parameters(told, parameters);
-    keep(launch);
+        pack_parameters(launch, parameters);
+    launches[take_number(&launch_count, LAUNCHES_MAX)] = launch;
 }
 
 #define DEFINE_LAUNCH(wrapper, index, entry)                                                  \
@@ -193,8 +164,8 @@ static void record(enum entry entry, const CUlaunchConfig *config, CUfunction fu
                                                 block_y, block_z, shared_bytes, stream,       \
                                                 parameters, extra);                           \
     }
-DEFINE_LAUNCH(launch_kernel, 0, LAUNCH)
-DEFINE_LAUNCH(launch_kernel_per_thread, 1, LAUNCH_PER_THREAD)
+DEFINE_LAUNCH(launch_kernel, 0, "cuLaunchKernel")
+DEFINE_LAUNCH(launch_kernel_per_thread, 1, "cuLaunchKernel_ptsz")
 
 #define DEFINE_LAUNCH_EX(wrapper, index, entry)                                          \
     static CUresult CUDAAPI wrapper(const CUlaunchConfig *config, CUfunction function,   \
@@ -203,8 +174,8 @@ DEFINE_LAUNCH(launch_kernel_per_thread, 1, LAUNCH_PER_THREAD)
         record(entry, config, function, parameters, extra);                              \
         return atomic_load(&real.launch_ex[index])(config, function, parameters, extra); \
     }
-DEFINE_LAUNCH_EX(launch_kernel_ex, 0, LAUNCH_EX)
-DEFINE_LAUNCH_EX(launch_kernel_ex_per_thread, 1, LAUNCH_EX_PER_THREAD)
+DEFINE_LAUNCH_EX(launch_kernel_ex, 0, "cuLaunchKernelEx")
+DEFINE_LAUNCH_EX(launch_kernel_ex_per_thread, 1, "cuLaunchKernelEx_ptsz")
 
 /* --- being in the way */
 
@@ -298,6 +269,50 @@ RECORDER_EXPORT void *dlsym(void *restrict handle, const char *restrict name)
     JUMP libc_dlsym()(handle, name);
 }
 
+/* --- what PyTorch's caching allocator says about its blocks */
+
+/* c10::Device is two signed bytes, type and index, passed in one register. */
+typedef void report_function(void *address, int64_t bytes, size_t allocated, size_t reserved,
+                             uint16_t device);
+
+/*
+ * c10::reportMemoryUsageToProfiler; its second pair of arguments was int64_t up to PyTorch 1.13 and
+ * is size_t since. libc10 is opened by Python outside the global scope, so RTLD_NEXT does not find
+ * it; by its name as a library it is found.
+ */
+static void report(const char *symbol, void *address, int64_t bytes, size_t allocated,
+                   size_t reserved, uint16_t device)
+{
+    blocks[take_number(&block_count, BLOCKS_MAX)] = (struct recorder_block){
+        .address = (uint64_t)(uintptr_t)address,
+        .bytes = bytes,
+        .allocated_bytes = allocated,
+        .reserved_bytes = reserved,
+        .device_type = (int8_t)(device & 0xff),
+        .device_index = (int8_t)(device >> 8),
+        .thread = syscall(SYS_gettid),
+    };
+    static _Atomic(report_function *) found;
+    report_function *function = atomic_load(&found);
+    if (function == NULL) {
+        void *const library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+        if (library != NULL)
+            function = (report_function *)dlsym(library, symbol);
+        atomic_store(&found, function);
+    }
+    if (function != NULL)
+        function(address, bytes, allocated, reserved, device);
+}
+
+#define DEFINE_REPORT(symbol)                                                                     \
+    RECORDER_EXPORT report_function symbol;                                                       \
+    void symbol(void *address, int64_t bytes, size_t allocated, size_t reserved, uint16_t device) \
+    {                                                                                             \
+        report(#symbol, address, bytes, allocated, reserved, device);                             \
+    }
+DEFINE_REPORT(_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE)
+DEFINE_REPORT(_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE)
+
 /* --- for the program that measures */
 
 void recorder_record(int on)
@@ -312,85 +327,25 @@ int recorder_lookups(const char *way)
 
 int recorder_count(void)
 {
-    pthread_mutex_lock(&lock);
-    const int count = launch_count;
-    pthread_mutex_unlock(&lock);
-    return count;
+    return atomic_load(&launch_count);
 }
 
 void recorder_clear(void)
 {
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < launch_count; i++) {
-        free(launches[i]->told.packed);
+    for (int i = 0; i < recorder_count(); i++) {
+        free(launches[i]->packed);
         free(launches[i]);
     }
-    launch_count = 0;
-    pthread_mutex_unlock(&lock);
+    atomic_store(&launch_count, 0);
 }
 
-static const struct launch *find(int index)
+const struct recorder_launch *recorder_launch(int number)
 {
-    pthread_mutex_lock(&lock);
-    const struct launch *const launch = index >= 0 && index < launch_count ? launches[index] : NULL;
-    pthread_mutex_unlock(&lock);
-    return launch;
+    return launches[number];
 }
 
-const struct recorder_launch *recorder_launch(int index)
+const struct recorder_block *recorder_blocks(int *count_out)
 {
-    const struct launch *const launch = find(index);
-    return launch != NULL ? &launch->told : NULL;
-}
-
-static int move_words(const struct recorder_launch *launch, unsigned char *packed,
-                      uint64_t old_begin, uint64_t old_end, uint64_t new_begin)
-{
-    int moved = 0;
-    for (size_t offset = 0; offset + 8 <= launch->packed_bytes; offset += 8) {
-        uint64_t word;
-        memcpy(&word, packed + offset, sizeof(word));
-        if (word < old_begin || word >= old_end)
-            continue;
-        word += new_begin - old_begin;
-        memcpy(packed + offset, &word, sizeof(word));
-        moved++;
-    }
-    return moved;
-}
-
-static CUresult launch_again(const struct launch *launch, void **parameters, void **extra)
-{
-    const CUlaunchConfig *const config = &launch->config;
-    const int index = launch->entry == LAUNCH_PER_THREAD || launch->entry == LAUNCH_EX_PER_THREAD;
-    if (launch->entry == LAUNCH_EX || launch->entry == LAUNCH_EX_PER_THREAD)
-        return atomic_load(&real.launch_ex[index])(config, launch->function, parameters, extra);
-    return atomic_load(&real.launch[index])(launch->function, config->gridDimX, config->gridDimY,
-                                            config->gridDimZ, config->blockDimX, config->blockDimY,
-                                            config->blockDimZ, config->sharedMemBytes,
-                                            config->hStream, parameters, extra);
-}
-
-int recorder_relaunch(int index, uint64_t old_begin, uint64_t old_end, uint64_t new_begin,
-                      int *words_moved_out)
-{
-    const struct launch *const launch = find(index);
-    if (launch == NULL || launch->told.packed == NULL || launch->config.numAttrs > ATTRIBUTES_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct recorder_launch *const told = &launch->told;
-    unsigned char *const packed = malloc(told->packed_bytes + 8);
-    if (packed == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(packed, told->packed, told->packed_bytes);
-    *words_moved_out = move_words(told, packed, old_begin, old_end, new_begin);
-    size_t bytes = told->packed_bytes;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                     CU_LAUNCH_PARAM_END};
-    void *parameters[RECORDER_PARAMETERS_MAX];
-    for (int i = 0; i < told->parameter_count; i++)
-        parameters[i] = packed + told->offsets[i];
-    const CUresult result = told->packed_by_caller ? launch_again(launch, NULL, extra)
-                                                   : launch_again(launch, parameters, NULL);
-    free(packed);
-    return (int)result;
+    *count_out = atomic_load(&block_count);
+    return blocks;
 }

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include <cuda.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,29 +22,23 @@ RECORDER_EXPORT void recorder_record(int on);
 RECORDER_EXPORT int recorder_count(void);
 RECORDER_EXPORT void recorder_clear(void);
 
-/* One launch; NULL when there is none of this number. */
-enum { RECORDER_NAME_BYTES = 2048, RECORDER_PARAMETERS_MAX = 128 };
+/* One launch, by its number. */
+enum { RECORDER_NAME_BYTES = 2048, RECORDER_PARAMETERS_MAX = 128, RECORDER_ATTRIBUTES_MAX = 16 };
 struct recorder_launch {
     const char *entry, *name_from, *layout_from;
     char name[RECORDER_NAME_BYTES];
-    uint32_t grid[3], block[3], shared_bytes, attributes;
     int32_t packed_by_caller; /* `extra` was used */
     int32_t loaded_before;    /* CUfunctionLoadingState, or -1 */
     int32_t layout_end;       /* the answer after the last parameter */
     int32_t parameter_count;
-    uint64_t stream;
     int64_t thread, layout_ns;
     size_t packed_bytes, offsets[RECORDER_PARAMETERS_MAX], sizes[RECORDER_PARAMETERS_MAX];
     unsigned char *packed; /* at the offsets that the layout gives */
+    CUfunction function;
+    CUlaunchConfig config;
+    CUlaunchAttribute attributes[RECORDER_ATTRIBUTES_MAX];
 };
-RECORDER_EXPORT const struct recorder_launch *recorder_launch(int index);
-
-/*
- * Makes launch `index` again with a copy of its parameters, on the stream it had. Every word of 8
- * bytes in [old_begin, old_end) is moved by new_begin - old_begin. The driver's result.
- */
-RECORDER_EXPORT int recorder_relaunch(int index, uint64_t old_begin, uint64_t old_end,
-                                      uint64_t new_begin, int *words_moved_out);
+RECORDER_EXPORT const struct recorder_launch *recorder_launch(int number);
 
 /* Reports of the allocator, from the start of the process. */
 struct recorder_block {
@@ -53,8 +48,7 @@ struct recorder_block {
     int32_t device_type, device_index;
     int64_t thread;
 };
-RECORDER_EXPORT int recorder_block_count(void);
-RECORDER_EXPORT int recorder_block_get(int index, struct recorder_block *block_out);
+RECORDER_EXPORT const struct recorder_block *recorder_blocks(int *count_out);
 
 /* How many lookups came in by "dlsym" or "resolver": was the recorder in the way at all? */
 RECORDER_EXPORT int recorder_lookups(const char *way);

@@ -13,9 +13,9 @@ import os
 import sys
 
 import build_all
-from conformance import Side, compare, counts_of, print_counts, record_of, rows_told, tests_in_time, tests_of
+from conformance import Side, compare, counts_of, record_of, rows_told, show, tests_in_time, tests_of
 from nccl_rows import NOT_COMPARED
-from nccl_tools import NO_NCCL, PYTHON_ROW, Library, find_nccl, nccl_environment, refuse_simulated, ways_of
+from nccl_tools import NO_NCCL, PYTHON_ROW, Library, library_of, nccl_environment, refuse_simulated, ways_of
 from part_script import BUILD_ROW, options_of
 from run_tools import write_json
 
@@ -44,12 +44,6 @@ class NcclSide(Side):
             if kind == "nccl":
                 refuse_simulated(Library(fields[0], 0), self.build, self.simulated)
         return super().read([line for line in lines if line[0] != "nccl"], done, limit)
-
-
-def libraries_of(options):
-    """The simulated NCCL, and the one to compare with it, or None."""
-    simulated = Library(os.path.realpath(os.path.join(options.build, build_all.SIMULATED_NCCL)), 22809)
-    return simulated, simulated if options.simulated is not None else find_nccl(options.python)
 
 
 def names_of(options, side):
@@ -94,29 +88,17 @@ def measure(options, library, real):
     return result
 
 
-def details(result):
-    lines = []
-    for test in result["tests"]:
-        lines += [f"{test['test']}: {first['check']}: simulated {first['simulated']}, real {first['real']}"
-                  for first in test["differences"][:1]]
-        lines += [f"{test['test']}: {first['check']}: without the shim {first['simulated']}, with {first['real']}"
-                  for first in test["shim_differences"][:1]]
-    return lines
-
-
 def main():
     options = options_of(__doc__, 300, BUILD_ROW, PYTHON_ROW, ("--ranks", 1, {"help": "at most so many"}),
                          ("--simulated", None, {"nargs": "?", "const": "", "metavar": "NAME=VALUE"}),
                          ("--only", "*", {"help": "tests, as nccl_alone.*"}),
                          ("--limit", 30.0, {"help": "seconds for one test"}))
-    library, real = libraries_of(options)
+    library, real = library_of(options, True), library_of(options, options.simulated is not None)
     if real is None:
         write_json(options.out, NO_NCCL)
         return
     result = measure(options, library, real)
-    for line in details(result):
-        print(line)
-    print_counts(result)
+    show(result)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
 
-from run_tools import last_line, run_limited, without_shim, write_json
+from run_tools import counters_of, last_line, run_limited, under_shim, without_shim, write_json
 
 SMI = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
 BUILD_ROW = "--build", None, {"required": True, "type": os.path.abspath}
@@ -45,6 +47,33 @@ def device_mib():
         return int(subprocess.run(SMI, capture_output=True, text=True, check=True).stdout.split()[0])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return None
+
+
+def run_python(shim, arguments, limit, **more):
+    """A process of Python's, under the shim, or without it where that is None; and the shim's counters."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = os.path.join(folder, "dump")
+        environment = without_shim(**more) if shim is None else under_shim(shim, dump, **more)
+        return run_limited([sys.executable, *arguments], limit, environment), counters_of(dump)
+
+
+class Measurement:
+    """A result that is written after each step, and the time for it."""
+
+    def __init__(self, options, form, **result):
+        self.options, self.deadline = options, time.monotonic() + options.seconds
+        self.result = {"format": form, "complete": False, **result}
+
+    def left(self):
+        return self.deadline - time.monotonic()
+
+    def write(self):
+        write_json(self.options.out, self.result)
+
+    def finish(self, complete):
+        self.result["complete"] = complete
+        self.write()
+        return self.result
 
 
 def options_of(doc, seconds, *rows):

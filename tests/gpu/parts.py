@@ -7,9 +7,9 @@ from collections import namedtuple
 import build_all
 import check_probe
 import compile_torch
+import conformance
 import large
 import nccl_alias
-import nccl_conformance
 import suspend
 from run_tools import SOURCE
 
@@ -90,10 +90,6 @@ def flow_torch_in_short(result):
                                    verified, *checks]))
 
 
-def counts_in_short(result):
-    return ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items())
-
-
 def step_time_in_short(result):
     step, start = result["summary"]["step_ms"], result["summary"]["start_seconds"]
     return f"step {step['without']} ms, with the shim {step['with']} ({step['ratio']}); " \
@@ -114,11 +110,6 @@ def load_time_in_short(result):
     cases = [f"{name}: {case['ready_seconds']['without']} s, {case['ready_seconds']['with']}"
              for name, case in result["summary"].items()]
     return f"{mib(result['bytes'])} MiB; " + "; ".join(cases)
-
-
-def conformance_details(result):
-    return [f"{test['test']}: {first['check']}: simulated {first['simulated']}, real {first['real']}"
-            for test in result["tests"] for first in test["differences"][:1]]
 
 
 def flows_details(result):
@@ -145,7 +136,7 @@ SMALL_STEPS = ["--device", "cpu", "--rounds", "1", "--steps", "20", "--layers", 
 def flows(name, group, seconds, *wanted):
     more = ["--flows", *wanted] if wanted else []
     command = under_shim_command("run_flows.py", *more, small=["--scale", "0.1", "--ranks", "5"])
-    return Part(name, group, seconds, SHIM, True, command, counts_in_short, flows_details)
+    return Part(name, group, seconds, SHIM, True, command, conformance.counts_in_short, flows_details)
 
 
 def probe(group, call, seconds):
@@ -153,9 +144,9 @@ def probe(group, call, seconds):
                 check_probe.in_short, check_probe.check)
 
 
-def conformance(name, group, faults):
+def drivers_compared(name, group, faults):
     command = build_command("conformance.py", "--faults", faults, simulated=("--simulated", "SIMCUDA_DEVICES=1"))
-    return Part(name, group, 90, CONFORMANCE_NEEDS, False, command, counts_in_short, conformance_details, True)
+    return Part(name, group, 90, CONFORMANCE_NEEDS, False, command, conformance.counts_in_short, conformance.details, True)
 
 
 def flow_torch(name, group, *more):
@@ -180,19 +171,19 @@ PARTS = [
     flow_torch("flow-async", "second", "--allocator", "backend:cudaMallocAsync"),
     Part("compile-torch", "second", 150, SHIM, True, under_shim_command("compile_torch.py", small=["--device", "cpu"]),
          compile_torch.in_short, compile_torch.problems),
-    conformance("conformance", "second", "without"),
+    drivers_compared("conformance", "second", "without"),
     Part("nccl-alias", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_alias.py"), nccl_alias.in_short,
          nccl_alias.problems, True),
     Part("nccl-alone", "second", 100, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "1"),
-         counts_in_short, nccl_conformance.details, True),
+         conformance.counts_in_short, conformance.details, True),
     Part("nccl-ranks", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "4"),
-         counts_in_short, nccl_conformance.details, True),
+         conformance.counts_in_short, conformance.details, True),
     flows("flows", "more", 240),
     Part("suspend", "more", 120, SHIM, True, under_shim_command("suspend.py", small=SMALL_SUSPEND), suspend.in_short),
     Part("large", "more", 240, SHIM, True, under_shim_command("large.py", small=["--tiny"]), large.in_short, large.problems),
     Part("systems", "more", 280, SHIM, True, systems_command("1,2"), systems_in_short, systems_details),
     # Last, and only when they are asked for: what makes the device fault on purpose.
-    conformance("conformance-faults", "faults", "only"),
+    drivers_compared("conformance-faults", "faults", "only"),
     probe("faults", "faults", 150),
 ]
 # Names for several parts: those of a call, and those about NCCL.

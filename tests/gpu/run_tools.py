@@ -80,6 +80,13 @@ def run_limited(command, limit, environment=None, session=False, show=False, on_
                     error.read())
 
 
+def end_of(done, limit):
+    """In words; "ends" where nothing is wrong."""
+    if done.timed_out:
+        return f"no end in {limit:.0f} s"
+    return "ends" if done.status == 0 else f"exit status {done.status}: {last_line(done.error)}"
+
+
 def read_json(path):
     try:
         return read_facts(path)

@@ -21,8 +21,8 @@ import tempfile
 import time
 
 from load_time import affordable, files_of, make_checkpoint, warm
-from part_script import device_mib, run_part
-from run_tools import under_shim, write_json
+from part_script import Measurement, device_mib, run_part
+from run_tools import under_shim
 
 GIB = 1 << 30
 LARGEST, SMALLEST = 2 * GIB, 1 << 20
@@ -128,27 +128,25 @@ def run_case(one, steps):
 
 def measure(options):
     with tempfile.TemporaryDirectory() as folder:
-        deadline = time.monotonic() + options.seconds
         size = affordable(options, folder)
         if size < SMALLEST:
             return {"skipped": "no room for a checkpoint"}
         make_checkpoint(folder, size)
         warm(folder)
         time.sleep(0.1)  # a file that has just been written is not trusted
-        one = Sleeper(options, folder)
-        result = {"format": "metashard-suspend-1", "complete": False, **one.made, "cases": {}}
-        planned = cases(folder)
+        one, planned = Sleeper(options, folder), cases(folder)
+        measurement = Measurement(options, "metashard-suspend-1", **one.made, cases={})
+        seen = measurement.result["cases"]
         for name, steps in planned.items():
-            if time.monotonic() > deadline - options.seconds / 10:
+            if measurement.left() < options.seconds / 10:
                 break
             try:
-                result["cases"][name] = run_case(one, steps)
+                seen[name] = run_case(one, steps)
             except RuntimeError as error:
-                result["cases"][name] = {"same": False, "error": str(error)}
-            write_json(options.out, result)
+                seen[name] = {"same": False, "error": str(error)}
+            measurement.write()
         one.end()
-        result["complete"] = len(result["cases"]) == len(planned)
-        return result
+        return measurement.finish(len(seen) == len(planned))
 
 
 def in_short(result):
