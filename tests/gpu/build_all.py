@@ -130,10 +130,3 @@ def headers_with(header, python):
     places = [place for place in toolkit_of_nvcc() + HEADER_PLACES + wheels if has(place, header)]
     whole = [place for place in places if os.path.isdir(os.path.join(place, "crt"))]
     return next(iter(whole if header == "cuda.h" and whole else places), None)
-
-
-def build(folder, python=sys.executable, deadline=float("inf"), targets=tuple(TARGETS)):
-    """The Builder, after it has built what it could."""
-    builder = Builder(folder, python, deadline)
-    builder.build(targets)
-    return builder

@@ -7,15 +7,13 @@ With --json a result that is already there is checked instead, as one from a GPU
 a difference between that driver and what the design assumes.
 """
 import os
-import subprocess
 import sys
-import tempfile
 
 import build_all
 from part_script import BUILD_ROW, options_of
 from probe import SECTIONS
 from probe_rows import facts_of
-from run_tools import read_json, without_shim
+from run_tools import read_json, run_script
 
 # Parts that may fail: (path, text in the error, why).
 ALLOWED_ERRORS = [
@@ -79,18 +77,14 @@ def in_short(result):
     return f"{len(facts_asked(result))} facts, {len(check(result))} not as the design assumes"
 
 
-def run_probe(build):
-    probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.json")
-        subprocess.run([sys.executable, probe, "--build", build, "--simulated", "--out", out], check=True,
-                       env=without_shim(LD_LIBRARY_PATH=os.path.join(build, os.path.dirname(build_all.SIMULATOR))))
-        return read_json(out)
-
-
 def main():
     options = options_of(__doc__, 0, BUILD_ROW, ("--json", None))
-    result = read_json(options.json) if options.json else run_probe(options.build)
+    if options.json:
+        result = read_json(options.json)
+    else:
+        folder = os.path.join(options.build, os.path.dirname(build_all.SIMULATOR))
+        _, said, result = run_script(options.build, "probe.py", "--simulated", LD_LIBRARY_PATH=folder)
+        print(said)
     if "skipped" in result:
         raise SystemExit("the driver was not started: " + result["skipped"])
     problems = check(result)

@@ -59,14 +59,14 @@ def check(recorder):
         driver.require("a launch", result)
     launches = recorder.stop()
     driver.synchronize()
-    assert [one["entry"] for one in launches] == ["cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernel"], launches
-    assert [one["packed_by_caller"] for one in launches] == [False, False, True], launches
+    assert [one.entry for one in launches] == ["cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernel"], launches
+    assert [one.packed_by_caller for one in launches] == [False, False, True], launches
     for one in launches:
-        assert one["name"] == "probe_store" and one["parameters"] == [[0, 8], [8, 4]], one
-    assert launches[0]["packed"] == struct.pack("<QI", first + 16, 7), launches[0]
-    for index, (offset, value) in enumerate(((16, 7), (32, 8), (48, 9))):
+        assert one.name == "probe_store" and one.parameters == [[0, 8], [8, 4]], vars(one)
+    assert launches[0].packed == struct.pack("<QI", first + 16, 7), launches[0].packed
+    for one, offset, value in zip(launches, (16, 32, 48), (7, 8, 9)):
         assert driver.read_word(first + offset) == value
-        assert recorder.relaunch(index, first, first + 4096, second) == 1
+        assert one.again(first, first + 4096, second) == 1
         driver.synchronize()
         assert driver.read_word(second + offset) == value
     lookups = recorder.lookups()

@@ -21,15 +21,16 @@ import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from types import SimpleNamespace
+from unittest import mock
 
 sys.dont_write_bytecode = True
 
 import build_all  # noqa: E402
 import flow_torch  # noqa: E402
 import run_tools  # noqa: E402
-from alternating import medians  # noqa: E402
 from archive import write_archive  # noqa: E402
 from evidence import read  # noqa: E402
+from part_script import medians  # noqa: E402
 from parts import GROUPS, PARTS, Part  # noqa: E402
 from probe import sections_of  # noqa: E402
 from run_tools import (CODE, SOURCE, code_version, health, read_json, run_checks, run_limited,  # noqa: E402
@@ -149,15 +150,11 @@ def start(parts, build, out, *arguments, change=None):
     if change is not None:
         change(module)
     printed = io.StringIO()
-    before = sys.argv
-    sys.argv = [PROGRAM, "--simulated", "--no-build", "--build", build, "--out", out, *arguments]
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-            status = module.main()
-    finally:
-        sys.argv = before
-        for name in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(name, signal.SIG_DFL)
+    argv = [PROGRAM, "--simulated", "--no-build", "--build", build, "--out", out, *arguments]
+    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        status = module.main()
+    for name in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(name, signal.SIG_DFL)
     summary = read_json(os.path.join(out, "summary-simulated.json"))
     return status, {row["part"]: row for row in summary["parts"]}, printed.getvalue()
 
@@ -279,7 +276,6 @@ def check_build_made_elsewhere(build):
 def check_headers(build):
     """Those of CUDA 13, of a folder that has crt/, as the others lack files that their headers
     include; for NCCL's, it does not matter."""
-    before = build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc
     with tempfile.TemporaryDirectory() as folder:
         places = old, wheel, toolkit = [os.path.join(folder, name) for name in ("old", "wheel", "toolkit")]
         for place, version in zip(places, (12040, 13000, 13000)):
@@ -287,12 +283,9 @@ def check_headers(build):
             with open(os.path.join(place, "cuda.h"), "w", encoding="ascii") as file:
                 file.write(f"#define CUDA_VERSION {version}\n")
         shutil.copy(os.path.join(wheel, "cuda.h"), os.path.join(wheel, "nccl.h"))
-        build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = list(places), lambda: []
-        build_all.HEADER_VARIABLES = {"cuda.h": "NO_VARIABLE", "nccl.h": "NO_VARIABLE"}
-        try:
+        with mock.patch.multiple(build_all, HEADER_PLACES=list(places), toolkit_of_nvcc=lambda: [],
+                                 HEADER_VARIABLES=dict.fromkeys(("cuda.h", "nccl.h"), "NO_VARIABLE")):
             found = [build_all.headers_with(header, sys.executable) for header in ("cuda.h", "nccl.h")]
-        finally:
-            build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc = before
     assert found == [toolkit, wheel], found
 
 
@@ -303,10 +296,9 @@ def check_device_that_does_not_answer(build):
     for fault in ("cuMemsetD8_v2:1=719", "cuMemcpyDtoH_v2:1=700"):
         reason = health(dict(without_shim(**simulated), SIMCUDA_FAULTS=fault))
         assert reason == f"{fault.split(':')[0]} gave {fault.split('=')[1]}", reason
-    before, run_tools.ASK_HEALTH = run_tools.ASK_HEALTH, "import time; time.sleep(60)"
     began = time.monotonic()
-    assert health() == "no answer in 5 s" and time.monotonic() - began < 15
-    run_tools.ASK_HEALTH = before
+    with mock.patch.object(run_tools, "ASK_HEALTH", "import time; time.sleep(60)"):
+        assert health() == "no answer in 5 s" and time.monotonic() - began < 15
 
     answers = [None, "cuInit gave 999"]
 
@@ -323,22 +315,15 @@ def check_device_that_does_not_answer(build):
 def check_flow_that_hangs(build):
     """Under the shim alone: what was found without it is kept, and the log, the state page, threads
     and stacks tell where."""
-    before = flow_torch.SCRIPT, flow_torch.why_no_torch, dict(os.environ)
-    flow_torch.SCRIPT, flow_torch.why_no_torch = HANGS_UNDER_THE_SHIM, lambda: None
-    os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tools", "simcuda")
-    try:
-        with tempfile.TemporaryDirectory() as keep:
-            out = os.path.join(keep, "out.json")
-            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1, allocator=None,
-                                               verify=False, seconds=18, device="simulated"))
-            result = read_json(out)
-            hung = os.listdir(os.path.join(keep, "with", "hung"))
-            said = read(os.path.join(keep, "with", "error.log"))
-            log = read(os.path.join(keep, "with", "shim.log"))
-    finally:
-        flow_torch.SCRIPT, flow_torch.why_no_torch = before[:2]
-        os.environ.clear()
-        os.environ.update(before[2])
+    with mock.patch.multiple(flow_torch, SCRIPT=HANGS_UNDER_THE_SHIM, ask_torch=lambda python: ({}, None)), \
+            mock.patch.dict(os.environ, LD_LIBRARY_PATH=os.path.join(build, "tools", "simcuda")), \
+            tempfile.TemporaryDirectory() as keep:
+        result = flow_torch.measure(SimpleNamespace(
+            shim=os.path.join(build, build_all.SHIM), out=os.path.join(keep, "out.json"), keep=keep, rows=1, allocator=None,
+            verify=False, seconds=18, device="simulated"))
+        assert read_json(os.path.join(keep, "out.json")) == result
+        hung = os.listdir(os.path.join(keep, "with", "hung"))
+        said, log = (read(os.path.join(keep, "with", name)) for name in ("error.log", "shim.log"))
     assert result["without"]["hashes"] == {"a": "b"} and not result["complete"] and not result["values_equal"], result
     assert result["with"]["error"].startswith("no end in"), result
     assert any(name.startswith("process-") for name in hung) and any(name.endswith(".state") for name in hung), hung

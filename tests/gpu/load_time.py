@@ -18,8 +18,7 @@ import struct
 import tempfile
 import time
 
-from alternating import Turns, medians
-from part_script import free_on_device, run_part
+from part_script import Turns, free_on_device, medians, run_part
 
 GIB, MIB = 1 << 30, 1 << 20
 LARGEST, SMALLEST = 4 * GIB, MIB

@@ -14,7 +14,7 @@ import sys
 
 import build_all
 from conformance import Side, compare, counts_of, record_of, rows_told, show, tests_in_time, tests_of
-from nccl_rows import NOT_COMPARED
+from conformance_rows import NCCL_NOT_COMPARED as NOT_COMPARED
 from nccl_tools import NO_NCCL, PYTHON_ROW, Library, library_of, nccl_environment, refuse_simulated, ways_of
 from part_script import BUILD_ROW, options_of
 from run_tools import write_json

@@ -16,7 +16,8 @@ import sys
 import time
 
 import probe_driver as driver
-from probe_driver import MIB, OK, Samples, create, need, reserve, us
+from probe_driver import MIB, OK, create, need, reserve, us
+from probe_memory import map_aliases
 
 SINKS = (2 * MIB, 32 * MIB, 64 * MIB)
 SIZES = (1024, 49160, MIB, 8 * MIB + 12, 64 * MIB + 4, 256 * MIB)
@@ -46,9 +47,8 @@ def nccl(name, *arguments):
 
 
 def measure_maps(sink_bytes, count):
-    address, sink, maps = reserve(sink_bytes * count), create(sink_bytes), Samples()
-    for number in range(count):
-        maps.take("cuMemMap", address + number * sink_bytes, sink_bytes, 0, sink, 0)
+    address, sink = reserve(sink_bytes * count), create(sink_bytes)
+    maps = map_aliases(address, sink, count, sink_bytes)
     access = driver.give_access(address, sink_bytes * count)
     unmap = need("cuMemUnmap", address, sink_bytes * count)
     need("cuMemRelease", sink)

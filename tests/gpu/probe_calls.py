@@ -262,50 +262,48 @@ def make_kinds():
     return ()
 
 
-def ask(number):
+def ask_each(asked, *arguments):
+    return {name: asked(base, address, *arguments) for name, (base, address) in KINDS.items()}
+
+
+def attribute(base, address, number):
     """The answer's bytes are told from what was there before by a pattern."""
-    for name, (base, address) in KINDS.items():
-        data = ctypes.create_string_buffer(b"\x5a" * 64, 64)
-        answer = {"result": call("cuPointerGetAttribute", data, number, address)}
-        if answer["result"] == OK:
-            told = data.raw.rstrip(b"\x5a")
-            value = int.from_bytes(told[:8], "little")
-            answer.update(bytes=len(told), value=f"base+{value - base}" if base <= value < base + GIB else hex(value))
-        yield name, answer
+    data = ctypes.create_string_buffer(b"\x5a" * 64, 64)
+    answer = {"result": call("cuPointerGetAttribute", data, number, address)}
+    if answer["result"] == OK:
+        told = data.raw.rstrip(b"\x5a")
+        value = int.from_bytes(told[:8], "little")
+        answer.update(bytes=len(told), value=f"base+{value - base}" if base <= value < base + GIB else hex(value))
+    return answer
 
 
-def ask_range():
-    for name, (base, address) in KINDS.items():
-        start, size = ctypes.c_uint64(), ctypes.c_size_t()
-        answer = {"result": call("cuMemGetAddressRange_v2", start, size, address)}
-        yield name, answer | ({"base_minus_start": start.value - base, "bytes": size.value} if answer["result"] == OK else {})
+def address_range(base, address):
+    start, size = ctypes.c_uint64(), ctypes.c_size_t()
+    answer = {"result": call("cuMemGetAddressRange_v2", start, size, address)}
+    return answer | ({"base_minus_start": start.value - base, "bytes": size.value} if answer["result"] == OK else {})
 
 
-def ask_several():
+def several_attributes(base, address):
     """The plural form answers zeros where the singular one fails."""
-    numbers = (ctypes.c_int * 5)(2, 3, 8, 9, 13)
-    for name, (_, address) in KINDS.items():
-        kind, pointer, ordinal = ctypes.c_int32(0x5a5a5a5a), ctypes.c_uint64(), ctypes.c_int32(-7)
-        managed, is_mapped = ctypes.c_uint32(), ctypes.c_uint32()
-        result = call("cuPointerGetAttributes", 5, numbers, driver.pointers(kind, pointer, managed, ordinal, is_mapped), address)
-        yield name, {"result": result, "memory_type": kind.value, "device_pointer_is_address": pointer.value == address,
-                     "device_ordinal": ordinal.value, "mapped_first_byte": is_mapped.value & 0xff}
+    numbers, pointer = (ctypes.c_int * 5)(2, 3, 8, 9, 13), ctypes.c_uint64()
+    kind, ordinal, managed, is_mapped = ctypes.c_int32(0x5a5a5a5a), ctypes.c_int32(-7), ctypes.c_uint32(), ctypes.c_uint32()
+    result = call("cuPointerGetAttributes", 5, numbers, driver.pointers(kind, pointer, managed, ordinal, is_mapped), address)
+    return {"result": result, "memory_type": kind.value, "device_pointer_is_address": pointer.value == address,
+            "device_ordinal": ordinal.value, "mapped_first_byte": is_mapped.value & 0xff}
 
 
-def ask_access():
-    for name, (_, address) in KINDS.items():
-        flags = ctypes.c_uint64()
-        result = call("cuMemGetAccess", flags, LOCATION, address)
-        yield name, {"get_access": result, "flags": flags.value,
-                     "retain_handle": call("cuMemRetainAllocationHandle", out(), address)}
+def access(base, address):
+    flags = ctypes.c_uint64()
+    return {"get_access": call("cuMemGetAccess", flags, LOCATION, address), "flags": flags.value,
+            "retain_handle": call("cuMemRetainAllocationHandle", out(), address)}
 
 
-def ask_ipc():
-    return {name: call("cuIpcGetMemHandle", out(), address) for name, (_, address) in KINDS.items()}
+def ipc_handle(base, address):
+    return call("cuIpcGetMemHandle", out(), address)
 
 
-def set_sync_memops():
-    return {name: call("cuPointerSetAttribute", ctypes.c_uint(1), SYNC_MEMOPS, address) for name, (_, address) in KINDS.items()}
+def set_sync_memops(base, address):
+    return call("cuPointerSetAttribute", ctypes.c_uint(1), SYNC_MEMOPS, address)
 
 
 # Attributes that tell memory that is not there, mapped memory and cuMemAlloc memory apart.
@@ -313,12 +311,13 @@ TELLING = {"MAPPED": {"mapped_first_handle.value": "0x1", "alloc_large.value": "
            "IS_LEGACY_CUDA_IPC_CAPABLE": {"mapped_first_handle.value": "0x0", "alloc_large.value": "0x1"}}
 ATTRIBUTES = [
     row(None, make_kinds),
-    *(row(name, ask, number, relies=TELLING.get(name)) for number, name in enumerate(POINTER_ATTRIBUTES, 1)),
-    row("cuMemGetAddressRange", ask_range, relies={"alloc_large.bytes": 20 * MIB, "reserved_never_mapped.result": is_not(OK)}),
-    row("cuPointerGetAttributes", ask_several),
-    row("access", ask_access),
-    row("cuIpcGetMemHandle", ask_ipc, relies={"mapped_first_handle": is_not(OK), "alloc_large": OK}),
-    row("set_sync_memops", set_sync_memops),
+    *(row(name, ask_each, attribute, number, relies=TELLING.get(name)) for number, name in enumerate(POINTER_ATTRIBUTES, 1)),
+    row("cuMemGetAddressRange", ask_each, address_range,
+        relies={"alloc_large.bytes": 20 * MIB, "reserved_never_mapped.result": is_not(OK)}),
+    row("cuPointerGetAttributes", ask_each, several_attributes),
+    row("access", ask_each, access),
+    row("cuIpcGetMemHandle", ask_each, ipc_handle, relies={"mapped_first_handle": is_not(OK), "alloc_large": OK}),
+    row("set_sync_memops", ask_each, set_sync_memops),
     row(None, synchronize_at_the_end, relies={"synchronize_at_the_end": OK}),
 ]
 
@@ -458,33 +457,24 @@ HARMLESS = {f"{name}.capture": "active" for name in (*OWN, "cuMemcpyHtoD", "cuMe
     f"{name}.capture": "invalidated" for name in ENDING}
 RELAXED_AROUND = {f"{name}.{what}": value for what, value in (("result", OK), ("capture", "active")) for name in (
     "cuMemAlloc", *OWN, "cuMemcpyHtoDAsync_other_stream", "cuStreamSynchronize_other_stream")}
-DURING_A_FREE = {"free": OK, "capture": "active"}
 
 
-def during(key, *arguments, relies=None):
-    return row(key, ask_during, *arguments, when=ALONE, relies=relies)
-
-
-def during_a_free(key, mode, relies=None):
-    return row(key, capture_during_a_free, mode, when=ALONE, relies=relies)
-
-
-CAPTURE = [
-    during("global", GLOBAL, False, Capture,
-           relies={"nothing.capture": "active", "cuMemAlloc.result": is_not(OK), "cuMemAlloc.capture": "invalidated"} | HARMLESS),
-    during("global_relaxed_around", GLOBAL, True, Capture, relies=RELAXED_AROUND),
-    during("global_other_thread", GLOBAL, False, CaptureElsewhere, relies={"cuMemAlloc.result": is_not(OK)} | HARMLESS),
-    during("global_other_thread_relaxed_around", GLOBAL, True, CaptureElsewhere),
-    during("thread_local", LOCAL, False, Capture, relies=HARMLESS),
-    during("thread_local_relaxed_around", LOCAL, True, Capture),
-    during("thread_local_other_thread", LOCAL, False, CaptureElsewhere,
-           relies={"cuMemAlloc.result": OK, "cuMemFree.result": OK, "cuMemFree.capture": "active",
-                   "cuCtxSynchronize.capture": "invalidated", "cuCtxRecordEvent.capture": "invalidated"}),
-    during("relaxed", RELAXED, False, Capture, relies={"cuMemAlloc.result": OK}),
-    during_a_free("global_during_a_free", GLOBAL),
-    during_a_free("thread_local_during_a_free", LOCAL, DURING_A_FREE),
-    during_a_free("relaxed_during_a_free", RELAXED, DURING_A_FREE),
-]
+CAPTURE = [row(key, ask_during, *arguments, when=ALONE, relies=relies) for key, relies, *arguments in (
+    ("global", {"nothing.capture": "active", "cuMemAlloc.result": is_not(OK), "cuMemAlloc.capture": "invalidated"} | HARMLESS,
+     GLOBAL, False, Capture),
+    ("global_relaxed_around", RELAXED_AROUND, GLOBAL, True, Capture),
+    ("global_other_thread", {"cuMemAlloc.result": is_not(OK)} | HARMLESS, GLOBAL, False, CaptureElsewhere),
+    ("global_other_thread_relaxed_around", None, GLOBAL, True, CaptureElsewhere),
+    ("thread_local", HARMLESS, LOCAL, False, Capture),
+    ("thread_local_relaxed_around", None, LOCAL, True, Capture),
+    ("thread_local_other_thread", {
+        "cuMemAlloc.result": OK, "cuMemFree.result": OK, "cuMemFree.capture": "active", "cuCtxSynchronize.capture": "invalidated",
+        "cuCtxRecordEvent.capture": "invalidated"}, LOCAL, False, CaptureElsewhere),
+    ("relaxed", {"cuMemAlloc.result": OK}, RELAXED, False, Capture))]
+CAPTURE += [row(key, capture_during_a_free, mode, when=ALONE, relies=relies) for key, relies, mode in (
+    ("global_during_a_free", None, GLOBAL),
+    ("thread_local_during_a_free", {"free": OK, "capture": "active"}, LOCAL),
+    ("relaxed_during_a_free", {"free": OK, "capture": "active"}, RELAXED))]
 
 # --- edges: the corners of calls that the shim takes over; none of these is expected to be sticky
 
@@ -669,15 +659,10 @@ UNMAPPED = [
     *(fault(name + "_mapped_then_not", name, "mixed", 0, 2 * GRANULE) for name in ("cuMemSetAccess", "cuMemUnmap")),
 ]
 ACCESS_FLAGS = [fault(f"{target}_{name}", name, target, 0, 4 if name == "kernel_store" else 4096, relies)
-                for target, name, relies in (
-                    ("read_only", "cuMemcpyDtoH", {"result": OK}),
-                    ("read_only", "cuMemcpyHtoD", {"result": INVALID}),
-                    ("read_only", "cuMemsetD8", {"result": INVALID}),
-                    ("read_only", "kernel_store", None),
-                    ("no_access", "cuMemcpyDtoH", {"result": INVALID}),
-                    ("no_access", "cuMemcpyHtoD", {"result": INVALID}),
-                    ("no_access", "cuMemsetD8", {"result": INVALID}),
-                    ("no_access", "kernel_store", {"sticky": True}))]
+                for target, stored in (("read_only", None), ("no_access", {"sticky": True}))
+                for name, relies in (("cuMemcpyDtoH", {"result": OK if target == "read_only" else INVALID}),
+                                     ("cuMemcpyHtoD", {"result": INVALID}), ("cuMemsetD8", {"result": INVALID}),
+                                     ("kernel_store", stored))]
 # Blocks of 1 MiB share a granule with the next block, so their end is not the end of memory.
 PAST_END = [
     *(fault(f"alloc_{name}_by_512_b", name, "first", 0, MIB + 512)

@@ -12,7 +12,8 @@ import time
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 GRANULE = 2 * MIB
-OK, NOT_READY, NOT_FOUND = "CUDA_SUCCESS", "CUDA_ERROR_NOT_READY", "CUDA_ERROR_NOT_FOUND"
+OK, NOT_READY = "CUDA_SUCCESS", "CUDA_ERROR_NOT_READY"
+NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND, also of functions that the driver lacks
 WORDS, WORD = 11, 2 ** 64 - 1
 # Of cuda.h, by the names that it has for them, less their beginnings.
 DEFAULT, NON_BLOCKING = 0, 1
@@ -91,6 +92,8 @@ def word_of(argument):
 def numbered(symbol, arguments):
     """(result, nanoseconds), the result as a number."""
     function, nanoseconds = address_of(symbol), ctypes.c_int64()
+    if function is None:
+        return NOT_FOUND, 0
     words = (ctypes.c_uint64 * WORDS)(*map(word_of, arguments))
     return Process.call(function, words, ctypes.byref(nanoseconds)), nanoseconds.value
 
@@ -105,8 +108,6 @@ def name_of(number):
 
 def timed(symbol, *arguments):
     """(result, nanoseconds)"""
-    if address_of(symbol) is None:
-        return NOT_FOUND, 0
     number, nanoseconds = numbered(symbol, arguments)
     return name_of(number), nanoseconds
 

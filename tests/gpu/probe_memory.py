@@ -193,27 +193,44 @@ class Costs(dict):
     def take(self, key, symbol, *arguments):
         self[key].take(symbol, *arguments)
 
-    def create(self, size, properties):
-        handle = ctypes.c_uint64()
-        self.take("create", "cuMemCreate", handle, size, properties, 0)
-        return handle.value
-
     def sum(self, *keys):
-        """Nanoseconds of these calls, or of all."""
-        return sum(sum(self[key]) for key in keys or self)
+        """Nanoseconds of these calls."""
+        return sum(sum(self[key]) for key in keys)
 
     def told(self):
         return {key: samples.told() for key, samples in self.items()}
 
+    def back(self, address, piece, numbers, spanning=True):
+        """Handles side by side, which are made in this order; one call of cuMemSetAccess when `spanning`."""
+        handle, properties, handles = ctypes.c_uint64(), driver.prop(), {}
+        for number in numbers:
+            self.take("create", "cuMemCreate", handle, piece, properties, 0)
+            handles[number] = handle.value
+        for number in range(len(handles)):
+            self.take("map", "cuMemMap", address + number * piece, piece, 0, handles[number], 0)
+        for at, size in parts_of(address, piece, len(handles), spanning):
+            self.take("set_access", "cuMemSetAccess", at, size, driver.ACCESS, 1)
+        return handles.values()
+
+    def drop(self, address, piece, handles, spanning=True):
+        for at, size in parts_of(address, piece, len(handles), spanning):
+            self.take("unmap", "cuMemUnmap", at, size)
+        self.release(handles)
+
+    def release(self, handles):
+        for handle in handles:
+            self.take("release", "cuMemRelease", handle)
+
+
+def parts_of(address, piece, count, spanning):
+    """[(address, bytes)] of calls for so many pieces."""
+    return [(address, piece * count)] if spanning else [(address + number * piece, piece) for number in range(count)]
+
 
 def cost_of_handle(size):
-    costs, address, properties = Costs(), reserve(size), driver.prop()
+    costs, address = Costs(), reserve(size)
     for _ in range(sized(5, 20 if size > 64 * MIB else 100)):
-        handle = costs.create(size, properties)
-        costs.take("map", "cuMemMap", address, size, 0, handle, 0)
-        costs.take("set_access", "cuMemSetAccess", address, size, driver.ACCESS, 1)
-        costs.take("unmap", "cuMemUnmap", address, size)
-        costs.take("release", "cuMemRelease", handle)
+        costs.drop(address, size, costs.back(address, size, [0]))
     need("cuMemAddressFree", address, size)
     return costs.told()
 
@@ -221,18 +238,9 @@ def cost_of_handle(size):
 def cost_of_batch(spanning):
     """256 granules side by side; calls that can span them do so when `spanning`."""
     costs, count = Costs(), sized(32, 256)
-    size, properties = count * GRANULE, driver.prop()
-    piece, address = size if spanning else GRANULE, reserve(size)
-    handles = [costs.create(GRANULE, properties) for _ in range(count)]
-    for number, handle in enumerate(handles):
-        costs.take("map", "cuMemMap", address + number * GRANULE, GRANULE, 0, handle, 0)
-    for at in range(address, address + size, piece):
-        costs.take("set_access", "cuMemSetAccess", at, piece, driver.ACCESS, 1)
-    for at in range(address, address + size, piece):
-        costs.take("unmap", "cuMemUnmap", at, piece)
-    for handle in handles:
-        costs.take("release", "cuMemRelease", handle)
-    need("cuMemAddressFree", address, size)
+    address = reserve(count * GRANULE)
+    costs.drop(address, GRANULE, costs.back(address, GRANULE, range(count), spanning), spanning)
+    need("cuMemAddressFree", address, count * GRANULE)
     return {"handles": count, "back_all_us": us(costs.sum("create", "map", "set_access")),
             "drop_all_us": us(costs.sum("unmap", "release"))} | costs.told()
 
@@ -273,20 +281,16 @@ COST = [
 # --- mappings: memory that a program maps itself
 
 HANDLE = 20 * MIB  # as PyTorch's expandable segments have them
-# Which handle is created at a step, of so many. Any odd number is one step through a power of two, which the counts are.
-ORDERS = {"ascending": lambda step, count: step, "descending": lambda step, count: count - 1 - step,
-          "shuffled": lambda step, count: step * 27 % count}
+# The order in which so many handles are created. Any odd number is one step through a power of two, which the counts are.
+ORDERS = {"ascending": range, "descending": lambda count: range(count - 1, -1, -1),
+          "shuffled": lambda count: [step * 27 % count for step in range(count)]}
 
 
 def map_range(address, size, piece, order="ascending"):
-    """Handles side by side, one call of cuMemSetAccess for all: nanoseconds."""
-    count, costs, properties = size // piece, Costs(), driver.prop()
-    handles = {ORDERS[order](step, count): costs.create(piece, properties) for step in range(count)}
-    for number in range(count):
-        costs.take("map", "cuMemMap", address + number * piece, piece, 0, handles[number], 0)
-        costs.take("release", "cuMemRelease", handles[number])
-    costs.take("set_access", "cuMemSetAccess", address, size, driver.ACCESS, 1)
-    return costs.sum()
+    """Handles side by side: nanoseconds."""
+    costs = Costs()
+    costs.release(costs.back(address, piece, ORDERS[order](size // piece)))
+    return costs.sum(*costs)
 
 
 def cost_of_handles(count):
@@ -304,8 +308,8 @@ def cost_of_handles(count):
 def cost_of_a_late_one(is_busy):
     """A program's mapping that was put off is made when the first byte is needed: late, between others, and perhaps while the
     device works."""
-    costs, count, runs = Costs(), sized(4, 64), sized(3, 20)
-    size, stream, properties = count * HANDLE, driver.stream(), driver.prop()
+    costs, count, runs, stream = Costs(), sized(4, 64), sized(3, 20), driver.stream()
+    size = count * HANDLE
     address = reserve(size)
     late, waited = address + count // 2 * HANDLE, 0
     map_range(address, size, HANDLE)
@@ -313,9 +317,7 @@ def cost_of_a_late_one(is_busy):
         need("cuMemUnmap", late, HANDLE)
         if is_busy:
             driver.keep_busy(stream, 40)
-        handle = costs.create(HANDLE, properties)
-        costs.take("map", "cuMemMap", late, HANDLE, 0, handle, 0)
-        costs.take("set_access", "cuMemSetAccess", late, HANDLE, driver.ACCESS, 1)
+        [handle] = costs.back(late, HANDLE, [0])
         waited += is_busy and driver.state_of(stream) == OK
         need("cuMemRelease", handle)
         driver.synchronize()

@@ -4,9 +4,7 @@ import ctypes
 import traceback
 
 import probe_driver as driver
-from probe_driver import GRANULE
-
-ATTRIBUTES_MOST = 16  # are recorded
+from probe_driver import GRANULE, OK
 
 
 def measure(result, key, function, *arguments):
@@ -20,7 +18,7 @@ def measure(result, key, function, *arguments):
 
 
 class Block(ctypes.Structure):
-    """recorder_block of launch_recorder.h."""
+    """block of launch_recorder.c."""
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_int64), ("allocated", ctypes.c_uint64),
                 ("reserved", ctypes.c_uint64), ("device_type", ctypes.c_int32), ("device_index", ctypes.c_int32),
                 ("thread", ctypes.c_int64)]
@@ -32,67 +30,100 @@ class Config(ctypes.Structure):
                 ("stream", ctypes.c_uint64), ("attrs", ctypes.c_void_p), ("attributes", ctypes.c_uint32)]
 
 
-class Launch(ctypes.Structure):
-    """recorder_launch of launch_recorder.h, but for the attributes."""
-    _fields_ = [("entry", ctypes.c_char_p), ("name_from", ctypes.c_char_p), ("layout_from", ctypes.c_char_p),
-                ("name", ctypes.c_char * 2048), ("packed_by_caller", ctypes.c_int32), ("loaded_before", ctypes.c_int32),
-                ("layout_end", ctypes.c_int32), ("parameter_count", ctypes.c_int32), ("thread", ctypes.c_int64),
-                ("layout_ns", ctypes.c_int64), ("packed_bytes", ctypes.c_size_t), ("offsets", ctypes.c_size_t * 128),
-                ("sizes", ctypes.c_size_t * 128), ("packed", ctypes.c_void_p), ("function", ctypes.c_uint64), ("config", Config)]
+POINTERS = ctypes.POINTER(ctypes.c_uint64)
+ON_LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(Config), ctypes.c_uint64, POINTERS, POINTERS)
+ATTRIBUTE_BYTES = 72  # of CUlaunchAttribute
+BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_...
+PARAMETERS_MOST = 128
+
+
+class Launch:
+    """What the driver knows of a kernel before it is launched, and a copy of how it is."""
+
+    def __init__(self, entry, config, function, parameters, extra):
+        self.entry, self.config, self.function = entry.decode(), Config.from_buffer_copy(config.contents), function
+        self.grid, self.block, self.attributes = list(self.config.grid), list(self.config.block), self.config.attributes
+        self.attribute_values = ctypes.create_string_buffer(ctypes.string_at(self.config.attrs, ATTRIBUTE_BYTES * self.attributes)
+                                                            if self.attributes else b"")
+        self.config.attrs = ctypes.addressof(self.attribute_values)
+        state = ctypes.c_int()
+        self.loaded_before = state.value if driver.call("cuFuncIsLoaded", state, function) == OK else -1
+        self.name, self.name_from, self.layout_from, layout_ns = "", "nowhere", "cuFuncGetParamInfo", 0
+        for kind in ("Func", "Kernel"):
+            name = ctypes.c_char_p()
+            if self.name_from == "nowhere" and driver.call(f"cu{kind}GetName", name, function) == OK:
+                self.name, self.name_from = (name.value or b"").decode(), f"cu{kind}GetName"
+        for kind in ("Func", "Kernel"):
+            self.parameters, self.layout_end, took = self.ask_layout(f"cu{kind}GetParamInfo")
+            layout_ns += took
+            if self.parameters:
+                self.layout_from = f"cu{kind}GetParamInfo"
+                break
+        self.layout_us, self.packed_by_caller = driver.us(layout_ns), bool(extra)
+        self.packed = self.pack_extra(extra) if extra else self.pack(parameters) if parameters else b""
+
+    def ask_layout(self, symbol):
+        """([[offset, size] of each parameter], the answer after the last one, nanoseconds)"""
+        offset, size, found, all_ns = ctypes.c_size_t(), ctypes.c_size_t(), [], 0
+        while True:
+            result, nanoseconds = driver.numbered(symbol, (self.function, len(found), offset, size))
+            all_ns += nanoseconds
+            if result != 0 or len(found) == PARAMETERS_MOST:
+                return found, result, all_ns
+            found.append([offset.value, size.value])
+
+    def pack(self, parameters):
+        """At the offsets that the layout gives."""
+        packed = bytearray(max((offset + size for offset, size in self.parameters), default=0))
+        for number, (offset, size) in enumerate(self.parameters):
+            packed[offset:offset + size] = ctypes.string_at(parameters[number], size)
+        return bytes(packed)
+
+    def pack_extra(self, extra):
+        words = {}
+        while extra[2 * len(words)]:
+            words[extra[2 * len(words)]] = extra[2 * len(words) + 1]
+        return ctypes.string_at(words[BUFFER_POINTER], ctypes.c_size_t.from_address(words[BUFFER_SIZE]).value)
+
+    def again(self, old_begin=0, old_end=0, new_begin=0):
+        """Once more with a copy of the parameters, on the stream it had. Every word of 8 bytes in [old_begin, old_end) is moved
+        by new_begin - old_begin: how many were."""
+        packed, moved = bytearray(self.packed), 0
+        for offset in range(0, len(packed) - 7, 8):
+            word = int.from_bytes(packed[offset:offset + 8], "little")
+            if old_begin <= word < old_end:
+                packed[offset:offset + 8] = (word + new_begin - old_begin).to_bytes(8, "little")
+                moved += 1
+        data = ctypes.create_string_buffer(bytes(packed), len(packed) + 8)
+        begin, extra = ctypes.addressof(data), driver.packed(bytes(packed), len(packed)) if self.packed_by_caller else None
+        parameters = (ctypes.c_uint64 * PARAMETERS_MOST)(*(begin + offset for offset, _ in self.parameters))
+        config = self.config
+        how = [config, self.function] if self.entry.startswith("cuLaunchKernelEx") else \
+            [self.function, *config.grid, *config.block, config.shared_bytes, config.stream]
+        driver.need(self.entry, *how, None if extra else parameters, extra)
+        return moved
 
 
 class Recorder:
     """The preloaded launch recorder of this process."""
 
     def __init__(self, path):
-        self.library = ctypes.CDLL(path)
-        self.library.recorder_launch.restype = ctypes.POINTER(Launch)
+        driver.load()
+        self.library, self.launches = ctypes.CDLL(path), []
         self.library.recorder_blocks.restype = ctypes.POINTER(Block)
+        self.listener = ON_LAUNCH(lambda *launch: self.launches.append(Launch(*launch)))
 
     def lookups(self):
         return {way: self.library.recorder_lookups(way.encode()) for way in ("dlsym", "resolver")}
 
     def start(self):
-        self.library.recorder_clear()
-        self.library.recorder_record(1)
+        self.launches = []
+        self.library.recorder_tell(self.listener)
 
     def stop(self):
-        self.library.recorder_record(0)
-        return [self.launch(number) for number in range(self.library.recorder_count())]
-
-    def launch(self, number):
-        seen = self.library.recorder_launch(number).contents
-        told = {name: getattr(seen, name) for name in ("loaded_before", "layout_end", "packed_bytes", "function", "config")}
-        return told | {name: getattr(seen, name).decode() for name in ("entry", "name", "name_from", "layout_from")} | {
-            "grid": list(seen.config.grid), "block": list(seen.config.block), "attributes": seen.config.attributes,
-            "packed_by_caller": bool(seen.packed_by_caller), "layout_us": round(seen.layout_ns / 1e3, 2),
-            "parameters": [[seen.offsets[i], seen.sizes[i]] for i in range(seen.parameter_count)],
-            "packed": ctypes.string_at(seen.packed, seen.packed_bytes) if seen.packed else b""}
-
-    def relaunch(self, number, old_begin=0, old_end=0, new_begin=0):
-        """A launch once more with a copy of its parameters, on the stream it had. Every word of 8 bytes in [old_begin, old_end)
-        is moved by new_begin - old_begin: how many were."""
-        launch, moved = self.launch(number), 0
-        if launch["attributes"] > ATTRIBUTES_MOST:
-            raise driver.Failed(f"{launch['attributes']} attributes")
-        packed, config = bytearray(launch["packed"]), launch["config"]
-        for offset in range(0, len(packed) - 7, 8):
-            word = int.from_bytes(packed[offset:offset + 8], "little")
-            if old_begin <= word < old_end:
-                packed[offset:offset + 8] = (word + new_begin - old_begin).to_bytes(8, "little")
-                moved += 1
-        if launch["packed_by_caller"]:
-            parameters, extra = None, driver.packed(bytes(packed), len(packed))
-        else:
-            data = ctypes.create_string_buffer(bytes(packed), len(packed) + 8)
-            begin = ctypes.addressof(data)
-            parameters, extra = (ctypes.c_uint64 * 128)(*(begin + offset for offset, _ in launch["parameters"])), None
-        if launch["entry"].startswith("cuLaunchKernelEx"):
-            how = config, launch["function"]
-        else:
-            how = launch["function"], *config.grid, *config.block, config.shared_bytes, config.stream
-        driver.need(launch["entry"], *how, parameters, extra)
-        return moved
+        """The launches since the start."""
+        self.library.recorder_tell(None)
+        return self.launches
 
     def blocks(self):
         count = ctypes.c_int()

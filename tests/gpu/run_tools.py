@@ -131,7 +131,7 @@ def without_shim(**more):
 
 def under_shim(shim, dump, **more):
     preload = ":".join(filter(None, [shim, os.environ.get("LD_PRELOAD")]))
-    return without_shim(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_LOG="warn", **more)
+    return without_shim(**{"LD_PRELOAD": preload, "METASHARD_DUMP": dump, "METASHARD_LOG": "warn"} | more)
 
 
 def counters_of(dump):
@@ -211,8 +211,11 @@ if bytes(seen) != bytes([0x5a]) * len(seen):
 """
 HEALTH_SECONDS = 5
 ASK_TORCH = """
-import json, torch
-print(json.dumps({"torch": torch.__version__, "available": torch.cuda.is_available()}))
+import importlib.util, json
+if importlib.util.find_spec("torch") is None:
+    raise SystemExit("PyTorch is not installed")
+import torch
+print(json.dumps({"torch": torch.__version__, "torch_sees_gpu": torch.cuda.is_available()}))
 """
 
 
@@ -238,6 +241,16 @@ def device_held():
             holder.wait(10)
         except subprocess.TimeoutExpired:
             holder.kill()
+
+
+def run_script(build, name, *arguments, **environment):
+    """(exit status, standard error, result) of a script of this folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.json")
+        program = os.path.join(SOURCE, "tests", "gpu", name)
+        done = subprocess.run([sys.executable, "-B", program, "--build", build, "--out", out, *arguments],
+                              capture_output=True, text=True, env=without_shim(**environment), check=False)
+        return done.returncode, done.stderr, read_json(out)
 
 
 def run_checks(*checks):
@@ -269,9 +282,13 @@ def machine(python, limit, environment=None):
         reason = None
     else:
         reason = "the driver did not answer in 60 s" if done.timed_out else last_line(done.error)
+    return facts | ask_torch(python, limit, environment)[0], reason
+
+
+def ask_torch(python, limit=120, environment=None):
+    """({its version, and whether it sees a GPU}, why nothing can be run with it or None)"""
     done = run_limited([python, "-c", ASK_TORCH], min(120, limit), environment)
-    if done.status == 0:
-        torch = json.loads(done.out.splitlines()[-1])
-        facts["torch"] = torch["torch"]
-        facts["torch_sees_gpu"] = torch["available"]
-    return facts, reason
+    if done.status != 0:
+        return {}, "PyTorch did not answer within 120 s" if done.timed_out else last_line(done.error)
+    facts = json.loads(done.out.splitlines()[-1])
+    return facts, None if facts["torch_sees_gpu"] else "PyTorch sees no GPU"

@@ -12,8 +12,7 @@ import os
 import statistics
 import time
 
-from alternating import Turns, medians
-from part_script import run_part
+from part_script import Turns, medians, run_part
 
 ROUNDS, STEPS, WARM_UP_STEPS = 4, 200, 20
 # Longer than METASHARD_SETTLE_MS: what is measured is the state that training is in.
