@@ -15,8 +15,7 @@ import time
 from run_tools import SOURCE, code_version
 
 # Subjects of tools/simcuda/tests/test_*.c; those that the design leans on most come first.
-SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup",
-            "environment"]
+SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup", "environment"]
 PROBE, RECORDER = "tests/gpu/libprobe_call.so", "tests/gpu/liblaunch_recorder.so"
 SHIM, SIMULATOR = "shim/libmetashard.so", "tools/simcuda/libcuda.so.1"
 PLAN_TOOL, DUMP_TOOL = "tools/metashard-plan", "tools/metashard-dump"

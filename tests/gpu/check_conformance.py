@@ -39,8 +39,7 @@ def check_changed_answer(build):
 def check_changed_setting(build):
     _, _, result = run(build, "--simulated", "SIMCUDA_GRANULE_KIB=64", "--only", "vmm.granularity")
     [differences] = different(result).values()
-    assert [(one["simulated"], one["real"]) for one in differences] == [("2 * MIB", "65536 (0x10000)")] * 2, \
-        differences
+    assert [(one["simulated"], one["real"]) for one in differences] == [("2 * MIB", "65536 (0x10000)")] * 2, differences
 
 
 def check_hang(build):
@@ -61,5 +60,4 @@ def check_wrong_driver(build):
 
 
 if __name__ == "__main__":
-    run_checks(check_nothing_differs, check_changed_answer, check_changed_setting, check_hang,
-               check_wrong_driver)
+    run_checks(check_nothing_differs, check_changed_answer, check_changed_setting, check_hang, check_wrong_driver)

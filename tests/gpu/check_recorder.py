@@ -40,15 +40,10 @@ def address_of(symbol):
     return found[symbol]
 
 
-def allocate():
-    address = driver.alloc(4096)
-    driver.fill(address, 4096, 0)
-    return address
-
-
 def check(recorder):
     driver.start()
-    first, second = allocate(), allocate()
+    first, second = driver.alloc(4096), driver.alloc(4096)
+    driver.fill(second, 4096, 0)
     driver.require("a launch", driver.store(first, 5))
     assert recorder.stop() == [], "nothing is recorded before the start"
 

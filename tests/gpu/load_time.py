@@ -170,8 +170,7 @@ def summary_of(cases):
     summary = {}
     for name, by_mode in cases.items():
         seen = {record.get("sums") for runs in by_mode.values() for record in runs if "sums" in record}
-        summary[name] = {**medians(by_mode, ["load_seconds", "ready_seconds"]),
-                         "sums_equal": len(seen) == 1}
+        summary[name] = {**medians(by_mode, ["load_seconds", "ready_seconds"]), "sums_equal": len(seen) == 1}
     return summary
 
 

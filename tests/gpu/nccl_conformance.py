@@ -13,7 +13,7 @@ import os
 import sys
 
 import build_all
-from conformance import Side, compare, counts_of, record_of, rows_told, show, tests_in_time, tests_of
+from conformance import Comparison, Side, compare, record_of, show, tests_of
 from conformance_rows import NCCL_NOT_COMPARED as NOT_COMPARED
 from nccl_tools import NO_NCCL, PYTHON_ROW, Library, library_of, nccl_environment, refuse_simulated, ways_of
 from part_script import BUILD_ROW, options_of
@@ -47,16 +47,10 @@ class NcclSide(Side):
 
 
 def names_of(options, side):
-    names = [name for subject in SUBJECTS
-             for name in tests_of(options.build, "nccl_" + subject, side.environment)]
+    names = [name for subject in SUBJECTS for name in tests_of(options.build, "nccl_" + subject, side.environment)]
     left_out = [name for name in names for tests, _, _ in NOT_COMPARED if fnmatch.fnmatchcase(name, tests)]
     wanted = [name for name in names if name not in left_out and fnmatch.fnmatchcase(name, options.only)]
     return names, [name for name in wanted if options.ranks == 1 or not name.startswith("nccl_alone.")], left_out
-
-
-def has_ranks(run):
-    """The places of ranks.c are in every test; one that was not run has no others."""
-    return any(not place.startswith("ranks.c") for place, _ in run.checks)
 
 
 def measure(options, library, real):
@@ -67,25 +61,23 @@ def measure(options, library, real):
              NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated])),
              NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated]), shim))
     names, wanted, left_out = names_of(options, sides[0])
-    result = {"format": "metashard-nccl-conformance-1", "complete": False, "nccl": real._asdict(),
-              "ranks": options.ranks, "counts": {}, "tests": [], "not_run": [], "needs_more_ranks": [],
-              "not_compared": rows_told(NOT_COMPARED),
-              "stale_rows": [tests for tests, _, _ in NOT_COMPARED if not fnmatch.filter(names, tests)]}
-    for name in tests_in_time(wanted, result, options):
+    comparison = Comparison(options, "metashard-nccl-conformance-1", NOT_COMPARED, nccl=real._asdict(), ranks=options.ranks,
+                            needs_more_ranks=[],
+                            stale_rows=[tests for tests, _, _ in NOT_COMPARED if not fnmatch.filter(names, tests)])
+    result = comparison.result
+    for name in comparison.tests_in_time(wanted):
         simulated = sides[0].run(name, options.limit)
-        if not has_ranks(simulated):
+        # The places of ranks.c are in every test; one that was not run has no others.
+        if all(place.startswith("ranks.c") for place, _ in simulated.checks):
             result["needs_more_ranks"].append(name)
             continue
         seen, under_shim = (side.run(name, options.limit) for side in sides[1:])
         record = record_of(name, simulated, seen)
         record["shim_differences"] = compare(name, seen, under_shim)
         result["tests"].append(record)
-        result["counts"] = counts_of(
-            result, different_under_the_shim=sum(bool(one["shim_differences"]) for one in result["tests"]), not_run=0,
-            needs_more_ranks=len(result["needs_more_ranks"]), not_compared=len(left_out))
-    result["counts"]["not_run"] = len(result["not_run"])
-    write_json(options.out, result)
-    return result
+        comparison.count(different_under_the_shim=sum(bool(one["shim_differences"]) for one in result["tests"]), not_run=0,
+                         needs_more_ranks=len(result["needs_more_ranks"]), not_compared=len(left_out))
+    return comparison.end()
 
 
 def main():
@@ -97,8 +89,7 @@ def main():
     if real is None:
         write_json(options.out, NO_NCCL)
         return
-    result = measure(options, library, real)
-    show(result)
+    show(measure(options, library, real))
 
 
 if __name__ == "__main__":

@@ -32,17 +32,12 @@ for place in places + ["libnccl.so.2"]:
 """
 
 
-def find_nccl(python):
-    """The Library that PyTorch of this Python would use, or None. NCCL_LIBRARY names another."""
-    done = run_limited([python, "-c", FIND], 60, without_shim())
-    return Library(*json.loads(done.out)) if done.status == 0 and done.out.strip() else None
-
-
 def library_of(options, simulated):
-    """The one that --simulated asks for, or that of PyTorch."""
+    """The one that --simulated asks for; or that of this Python's PyTorch, or None. NCCL_LIBRARY names another."""
     if simulated:
         return Library(os.path.realpath(os.path.join(options.build, build_all.SIMULATED_NCCL)), 22809)
-    return find_nccl(options.python)
+    done = run_limited([options.python, "-c", FIND], 60, without_shim())
+    return Library(*json.loads(done.out)) if done.status == 0 and done.out.strip() else None
 
 
 def nccl_environment(library, driver_folder=None):

@@ -75,10 +75,6 @@ class Turns(Measurement):
         super().__init__(options, form, **result)
         self.lasted = {}
 
-    def time_left(self, what):
-        """Whether there is time for one more, judged by how long the last one took."""
-        return time.monotonic() + 1.2 * self.lasted.get(what, 0) < self.deadline
-
     def once(self, what, arguments, mode):
         """The JSON that a child printed last, with the process's own seconds; {"error"} if there is none."""
         done, counters = run_python(self.options.shim if mode == "with" else None, arguments, self.left())
@@ -93,7 +89,7 @@ class Turns(Measurement):
     def round(self, what, arguments, into):
         """One process in each mode, appended to into[mode]; False when there was no time, or no success."""
         for mode in MODES:
-            if not self.time_left(what):
+            if self.left() < 1.2 * self.lasted.get(what, 0):  # judged by how long the last one took
                 return False
             record = self.once(what, arguments, mode)
             into.setdefault(mode, []).append(record)

@@ -137,13 +137,6 @@ def ask_all(answers, rows):
             guarded(inner, ask, asked)
 
 
-def run_section(section):
-    with tempfile.TemporaryFile("a+", encoding="utf-8") as file:
-        answers = Answers(file)
-        in_child(answers, section.seconds, ask_all, section.rows)
-        return answers.read()
-
-
 def measure(options):
     began = time.monotonic()
     wanted = sections_of(options.group, options.section or [])
@@ -155,7 +148,10 @@ def measure(options):
         result["driver_start_ms"] = round((time.monotonic() - began) * 1e3, 3)
         for section in wanted:
             since = time.monotonic()
-            result[section.name] = run_section(section)
+            with tempfile.TemporaryFile("a+", encoding="utf-8") as file:
+                answers = Answers(file)
+                in_child(answers, section.seconds, ask_all, section.rows)
+                result[section.name] = answers.read()
             write_json(options.out, result)
             print(f"{section.name:14} {time.monotonic() - since:7.2f} s", file=sys.stderr, flush=True)
     return result | {"seconds": round(time.monotonic() - began, 3)}

@@ -114,13 +114,9 @@ def calls_of(names):
 # --- shim: its own calls, with the properties and at the addresses that it uses
 
 
-def shim_property():
-    """As memory_properties() of runtime/memory/backing.c."""
-    return [int(driver.attribute(number) not in (0, INVALID)) for number in (103, 110)]
-
-
 def granularity():
-    posix_fd, rdma = shim_property()
+    """As memory_properties() of runtime/memory/backing.c."""
+    posix_fd, rdma = (int(driver.attribute(number) == 1) for number in (103, 110))
     properties, handle = driver.prop(posix_fd, rdma), ctypes.c_uint64()
     size = driver.granularity(driver.RECOMMENDED, properties)
     yield from {"posix_fd": bool(posix_fd), "rdma": bool(rdma), "minimum": driver.granularity(driver.MINIMUM, properties),

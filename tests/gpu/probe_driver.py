@@ -58,14 +58,9 @@ def start():
     need("cuInit", 0)
     need("cuDeviceGet", device, 0)
     need("cuDevicePrimaryCtxRetain", context, device.value)
+    need("cuCtxSetCurrent", context.value)
     Process.device, Process.context = device.value, context.value
-    use_context()
     Process.start_ns = time.monotonic_ns() - began
-
-
-def use_context():
-    """A thread has none of its own."""
-    need("cuCtxSetCurrent", Process.context)
 
 
 # --- calls

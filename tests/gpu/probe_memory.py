@@ -39,10 +39,6 @@ def device():
             "free_bytes": free_bytes()}
 
 
-def device_attributes():
-    return {name: driver.attribute(number) for name, number in DEVICE_ATTRIBUTES.items()}
-
-
 def granularity():
     return {"minimum": driver.granularity(driver.MINIMUM), "recommended": driver.granularity(driver.RECOMMENDED),
             "minimum_posix_fd_rdma": driver.granularity(driver.MINIMUM, driver.prop(driver.POSIX_FD, 1))}
@@ -51,7 +47,8 @@ def granularity():
 DEVICE = [
     row(None, device),
     # With pageable access a kernel reads memory of the host at its own address: told, and the design is ready for both.
-    row("attributes", device_attributes, relies={"virtual_memory_management": 1, "pageable_memory_access": one_of(0, 1)}),
+    row("attributes", lambda: {name: driver.attribute(number) for name, number in DEVICE_ATTRIBUTES.items()},
+        relies={"virtual_memory_management": 1, "pageable_memory_access": one_of(0, 1)}),
     row("granularity", granularity, relies={"minimum": GRANULE, "minimum_posix_fd_rdma": GRANULE}),
 ]
 
@@ -93,10 +90,6 @@ def account_vmm():
     yield "kept_after_release", before - free_bytes()
 
 
-def account_nothing():
-    return {"alloc_of_zero_bytes": call("cuMemAlloc_v2", ctypes.c_uint64(), 0), "free_of_null": call("cuMemFree_v2", 0)}
-
-
 ACCOUNTING = [
     row("1_b", account_size, 1),
     row("512_kib", account_size, 512 * KIB),
@@ -109,7 +102,9 @@ ACCOUNTING = [
         relies={"physical_first": 20 * MIB, "kept_after_free": 0, "range_base_minus_address": 0, "range_bytes": 20 * MIB}),
     row("64_mib", account_size, 64 * MIB),
     row("vmm", account_vmm, relies={"reserve_of_1_gib": 0, "create_64_granules": 128 * MIB, "kept_after_release": 0}),
-    row(None, account_nothing, relies={"alloc_of_zero_bytes": INVALID, "free_of_null": OK}),
+    row(None, lambda: {"alloc_of_zero_bytes": call("cuMemAlloc_v2", ctypes.c_uint64(), 0),
+                       "free_of_null": call("cuMemFree_v2", 0)},
+        relies={"alloc_of_zero_bytes": INVALID, "free_of_null": OK}),
 ]
 
 # --- reserve
@@ -190,9 +185,6 @@ class Costs(dict):
         self[key] = Samples()
         return self[key]
 
-    def take(self, key, symbol, *arguments):
-        self[key].take(symbol, *arguments)
-
     def sum(self, *keys):
         """Nanoseconds of these calls."""
         return sum(sum(self[key]) for key in keys)
@@ -204,22 +196,22 @@ class Costs(dict):
         """Handles side by side, which are made in this order; one call of cuMemSetAccess when `spanning`."""
         handle, properties, handles = ctypes.c_uint64(), driver.prop(), {}
         for number in numbers:
-            self.take("create", "cuMemCreate", handle, piece, properties, 0)
+            self["create"].take("cuMemCreate", handle, piece, properties, 0)
             handles[number] = handle.value
         for number in range(len(handles)):
-            self.take("map", "cuMemMap", address + number * piece, piece, 0, handles[number], 0)
+            self["map"].take("cuMemMap", address + number * piece, piece, 0, handles[number], 0)
         for at, size in parts_of(address, piece, len(handles), spanning):
-            self.take("set_access", "cuMemSetAccess", at, size, driver.ACCESS, 1)
+            self["set_access"].take("cuMemSetAccess", at, size, driver.ACCESS, 1)
         return handles.values()
 
     def drop(self, address, piece, handles, spanning=True):
         for at, size in parts_of(address, piece, len(handles), spanning):
-            self.take("unmap", "cuMemUnmap", at, size)
+            self["unmap"].take("cuMemUnmap", at, size)
         self.release(handles)
 
     def release(self, handles):
         for handle in handles:
-            self.take("release", "cuMemRelease", handle)
+            self["release"].take("cuMemRelease", handle)
 
 
 def parts_of(address, piece, count, spanning):
@@ -248,8 +240,8 @@ def cost_of_batch(spanning):
 def take_and_free(costs, size):
     """By the calls that the shim replaces."""
     address = ctypes.c_uint64()
-    costs.take("alloc", "cuMemAlloc_v2", address, size)
-    costs.take("free", "cuMemFree_v2", address.value)
+    costs["alloc"].take("cuMemAlloc_v2", address, size)
+    costs["free"].take("cuMemFree_v2", address.value)
 
 
 def cost_of_alloc(size):
@@ -264,7 +256,7 @@ def cost_of_properties():
     costs, handle = Costs(), ctypes.c_uint64()
     for _ in range(sized(5, 50)):
         for key, properties in (("plain", driver.prop()), ("posix_fd_and_rdma", driver.prop(driver.POSIX_FD, 1))):
-            costs.take(key, "cuMemCreate", handle, GRANULE, properties, 0)
+            costs[key].take("cuMemCreate", handle, GRANULE, properties, 0)
             need("cuMemRelease", handle.value)
     return costs.told()
 
@@ -299,7 +291,7 @@ def cost_of_handles(count):
     address = reserve(size)
     for _ in range(sized(3, 20)):
         costs["create_map_set_access"].append(map_range(address, size, HANDLE))
-        costs.take("unmap", "cuMemUnmap", address, size)
+        costs["unmap"].take("cuMemUnmap", address, size)
         take_and_free(costs, size)
     need("cuMemAddressFree", address, size)
     return {"handles": count} | costs.told()

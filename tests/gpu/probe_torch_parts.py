@@ -91,12 +91,9 @@ def convolve():
     layer(torch.randn(2, 3, 64, 64, device="cuda")).sum().backward()
 
 
-def short(name):
-    return name if len(name) <= 160 else name[:120] + "..." + name[-37:]
-
-
 def told(launch):
-    return {"name": short(launch.name), "entry": launch.entry, "grid": "x".join(map(str, launch.grid)),
+    name = launch.name if len(launch.name) <= 160 else launch.name[:120] + "..." + launch.name[-37:]
+    return {"name": name, "entry": launch.entry, "grid": "x".join(map(str, launch.grid)),
             "parameters": " ".join(f"{offset}+{size}" for offset, size in launch.parameters)}
 
 
@@ -176,23 +173,11 @@ CASES = [(name, torch.float32, 0) for name in OPERATIONS]
 CASES += [(name, dtype, 0) for name in ("uniform_", "normal_", "fill_", "mul_", "copy_from_float")
           for dtype in (torch.bfloat16, torch.float16)]
 # An odd number of elements, ending in an owned granule: the kernels' branches for a tail.
-CASES += [(name, torch.float32, GRANULE // 4 + 12345)
-          for name in ("uniform_", "normal_", "fill_", "mul_")]
-
-
-def starting_content(elements, dtype):
-    return ((torch.arange(elements, device="cuda") % 251).to(torch.float32) / 256).to(dtype)
+CASES += [(name, torch.float32, GRANULE // 4 + 12345) for name in ("uniform_", "normal_", "fill_", "mul_")]
 
 
 def bytes_of(tensor):
     return tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes()
-
-
-def words_into(launch, begin, size):
-    """Offsets in the packed parameters of the words that point into the tensor."""
-    packed = launch.packed
-    return [offset for offset in range(0, len(packed) - 7, 8)
-            if begin <= int.from_bytes(packed[offset:offset + 8], "little") < begin + size]
 
 
 def same_again(found, tensor, start, wanted):
@@ -227,7 +212,7 @@ def on_half_owned(found, tensor, start, wanted):
 
 def replay_case(recorder, name, dtype, fewer):
     elements = BYTES // torch.empty((), dtype=dtype).element_size() - fewer
-    start = starting_content(elements, dtype)
+    start = ((torch.arange(elements, device="cuda") % 251).to(torch.float32) / 256).to(dtype)
     tensor = start.clone()
     OPERATIONS[name](tensor)  # once before, so that what is set up lazily is not recorded
     tensor.copy_(start)
@@ -239,7 +224,7 @@ def replay_case(recorder, name, dtype, fewer):
     found = recorder.stop()
     wanted = bytes_of(tensor)
     begin, size = tensor.data_ptr(), elements * tensor.element_size()
-    result = {"launches": [told(launch) | {"words_into_tensor": words_into(launch, begin, size)} for launch in found],
+    result = {"launches": [told(launch) | {"words_into_tensor": list(launch.words_in(begin, begin + size))} for launch in found],
               "changed_the_tensor": wanted != bytes_of(start)}
     for key, again in (("same_bytes_equal", same_again), ("other_tensor", on_other_tensor), ("sink", on_half_owned)):
         if found:

@@ -13,8 +13,7 @@ def measure(result, key, function, *arguments):
         result[key] = function(*arguments)
     except Exception as error:  # whatever it is, it is the measurement's result
         last = traceback.extract_tb(error.__traceback__)[-1]
-        result[key] = {"error": f"{type(error).__name__}: {error}"[:500],
-                       "at": f"{last.name}:{last.lineno}"}
+        result[key] = {"error": f"{type(error).__name__}: {error}"[:500], "at": f"{last.name}:{last.lineno}"}
 
 
 class Block(ctypes.Structure):
@@ -85,15 +84,17 @@ class Launch:
             words[extra[2 * len(words)]] = extra[2 * len(words) + 1]
         return ctypes.string_at(words[BUFFER_POINTER], ctypes.c_size_t.from_address(words[BUFFER_SIZE]).value)
 
+    def words_in(self, begin, end):
+        """{offset in the packed parameters: word of 8 bytes} that point there."""
+        words = {offset: int.from_bytes(self.packed[offset:offset + 8], "little") for offset in range(0, len(self.packed) - 7, 8)}
+        return {offset: word for offset, word in words.items() if begin <= word < end}
+
     def again(self, old_begin=0, old_end=0, new_begin=0):
         """Once more with a copy of the parameters, on the stream it had. Every word of 8 bytes in [old_begin, old_end) is moved
         by new_begin - old_begin: how many were."""
-        packed, moved = bytearray(self.packed), 0
-        for offset in range(0, len(packed) - 7, 8):
-            word = int.from_bytes(packed[offset:offset + 8], "little")
-            if old_begin <= word < old_end:
-                packed[offset:offset + 8] = (word + new_begin - old_begin).to_bytes(8, "little")
-                moved += 1
+        packed, moved = bytearray(self.packed), self.words_in(old_begin, old_end)
+        for offset, word in moved.items():
+            packed[offset:offset + 8] = (word + new_begin - old_begin).to_bytes(8, "little")
         data = ctypes.create_string_buffer(bytes(packed), len(packed) + 8)
         begin, extra = ctypes.addressof(data), driver.packed(bytes(packed), len(packed)) if self.packed_by_caller else None
         parameters = (ctypes.c_uint64 * PARAMETERS_MOST)(*(begin + offset for offset, _ in self.parameters))
@@ -101,7 +102,7 @@ class Launch:
         how = [config, self.function] if self.entry.startswith("cuLaunchKernelEx") else \
             [self.function, *config.grid, *config.block, config.shared_bytes, config.stream]
         driver.need(self.entry, *how, None if extra else parameters, extra)
-        return moved
+        return len(moved)
 
 
 class Recorder:

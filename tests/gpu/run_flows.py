@@ -49,17 +49,13 @@ def run_flow(name, options, limit):
     return record
 
 
-def names_of_flows(options):
-    done = run_limited([sys.executable, PROGRAM, "--list", *options.flows], 60)
-    if done.status != 0:
-        raise SystemExit("tests/frameworks/flows/run cannot be used: " + last_line(done.error))
-    return done.out.split()
-
-
 def measure(options):
     if not os.path.exists(PROGRAM):
         return {"skipped": "tests/frameworks/flows/run is not there"}
-    names, lock = names_of_flows(options), threading.Lock()
+    listed = run_limited([sys.executable, PROGRAM, "--list", *options.flows], 60)
+    if listed.status != 0:
+        raise SystemExit("tests/frameworks/flows/run cannot be used: " + last_line(listed.error))
+    names, lock = listed.out.split(), threading.Lock()
     measurement = Measurement(options, "metashard-flows-1", world=WORLD, ranks=options.ranks, scale=options.scale, counts={},
                               flows=[])
     result = measurement.result

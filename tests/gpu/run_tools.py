@@ -14,6 +14,7 @@ import time
 from collections import namedtuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import result_page  # noqa: E402
 from state_page import read_facts  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -60,8 +61,7 @@ def run_limited(command, limit, environment=None, session=False, show=False, on_
     """Runs it in a process group of its own, or a session, for at most so many seconds. on_timeout
     is handed its process id while it still runs."""
     start = time.monotonic()
-    with tempfile.TemporaryFile("w+", errors="replace") as out, \
-            tempfile.TemporaryFile("w+", errors="replace") as error:
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as error:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
                                    stderr=None if show else error, env=environment,
                                    start_new_session=session, process_group=None if session else 0)
@@ -76,8 +76,7 @@ def run_limited(command, limit, environment=None, session=False, show=False, on_
             end(process, session)
         out.seek(0)
         error.seek(0)
-        return Done(process.returncode, timed_out, time.monotonic() - start, out.read(),
-                    error.read())
+        return Done(process.returncode, timed_out, time.monotonic() - start, out.read(), error.read())
 
 
 def end_of(done, limit):
@@ -161,16 +160,9 @@ def code_version():
 
 
 def commit():
-    """The commit of the working tree, or None where there is no git; with a + where the sources differ from
-    it."""
-    found = []
-    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE]):
-        try:
-            found.append(subprocess.run(["git", "-C", SOURCE, *words], capture_output=True, text=True, timeout=30,
-                                        check=True).stdout.strip())
-        except (OSError, subprocess.SubprocessError):
-            return None
-    return found[0] + ("+" if found[1] else "")
+    """The commit of the working tree, or None where there is no git; with a + where the sources differ from it."""
+    head = result_page.output_of("git", "rev-parse", "HEAD")
+    return head + ("+" if result_page.output_of("git", "status", "--porcelain", "--", *CODE) else "") if head else None
 
 
 CALLS = """

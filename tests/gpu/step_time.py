@@ -75,8 +75,7 @@ def train(options):
 
 
 def measure(options):
-    training = [os.path.abspath(__file__), "--train", "--device", options.device, "--steps",
-                str(options.steps)]
+    training = [os.path.abspath(__file__), "--train", "--device", options.device, "--steps", str(options.steps)]
     starting = ["-c", START if options.device == "cuda" else START_ON_CPU]
     shape = {name: getattr(options, name) for name in ("layers", "width", "batch", "length")}
     training += [word for name, value in shape.items() for word in ("--" + name, str(value))]
