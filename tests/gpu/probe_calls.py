@@ -236,11 +236,11 @@ KINDS = {}  # of memory: (where it begins, the address that is asked about)
 
 def make_kinds():
     """Two handles mapped side by side, then a hole, in one reservation of 8 granules; and other memory."""
-    base, never, emptied = reserve(8 * GRANULE), reserve(4 * GRANULE), mapped(GRANULE)
-    pool, managed = ctypes.c_uint64(), ctypes.c_uint64()
+    base, pool, managed = reserve(8 * GRANULE), ctypes.c_uint64(), ctypes.c_uint64()
     for at, granules in ((0, 1), (1, 2), (6, 1)):
         map_handle(base + at * GRANULE, granules * GRANULE, create(granules * GRANULE))
     driver.give_access(base, 3 * GRANULE)
+    never, emptied = reserve(4 * GRANULE), mapped(GRANULE)
     need("cuMemUnmap", emptied, GRANULE)
     KINDS.update(reserved_never_mapped=(never, never + GRANULE + 100), mapped_first_handle=(base, base + 100),
                  mapped_second_handle=(base, base + 2 * GRANULE + 100), hole_beside_mapped=(base, base + 4 * GRANULE + 100),
