@@ -30,9 +30,10 @@ NCCL_TARGETS = [SIMULATED_NCCL, *NCCL_CONFORMANCE]
 TARGETS = [PROBE, SHIM, RECORDER, PLAN_TOOL, DUMP_TOOL, SIMULATOR, PROBE_KERNELS, TEST_KERNELS, *CONFORMANCE,
            *NCCL_TARGETS]
 IMPORTANT = TARGETS.index(CONFORMANCE[0])  # so many are needed in the first call
-# PyTorch on the simulated driver (run --rehearse).
+# PyTorch on the simulated driver (run --rehearse); the systems need the last two, which are built where cublasLt.h is.
 STAND_IN, TORCH_KERNELS = "tools/simcuda/cudart/libcudart.so.13", "tools/simcuda/torch/torch_host.so"
 REHEARSAL_TARGETS = [STAND_IN, TORCH_KERNELS]
+REHEARSAL_EXTRAS = [f"tools/simcuda/cublas/lib{name}.so.13" for name in ("cublasLt", "cublas")]
 HEADER_PLACES = ["/usr/local/cuda/include", "/usr/local/cuda-13.0/include", "/opt/cuda/include",
                  "/usr/include", "/usr/local/include", "/usr/lib/cuda/include"]
 HEADER_VARIABLES = {"cuda.h": "CUDA_HEADERS", "nccl.h": "NCCL_HEADERS"}
