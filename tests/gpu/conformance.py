@@ -27,16 +27,9 @@ LAST = {"stream.exit_does_not_wait_for_ever", "stream.streams_wait_for_values"}
 Run = collections.namedtuple("Run", "library checks notes end")
 
 
-def row_of(name):
-    """Why this test is not run, or None."""
-    for tests, check, reason in NOT_COMPARED:
-        if check is None and fnmatch.fnmatchcase(name, tests):
-            return reason
-    return None
-
-
-def is_left_out(name, text):
-    return any(check is not None and name == tests and fnmatch.fnmatchcase(text, check)
+def is_left_out(name, text=None):
+    """Whether the test is not compared, or its check of this text."""
+    return any(fnmatch.fnmatchcase(name, tests) and (check is None or text is not None and fnmatch.fnmatchcase(text, check))
                for tests, check, _ in NOT_COMPARED)
 
 
@@ -176,7 +169,7 @@ def measure(options):
     simulated = Side(options.build, True)
     real = Side(options.build, bool(options.simulated), options.simulated or ())
     names = [name for subject in SUBJECTS for name in tests_of(options.build, subject, simulated.environment)]
-    wanted = [name for name in names if row_of(name) is None and fnmatch.fnmatchcase(name, options.only)]
+    wanted = [name for name in names if not is_left_out(name) and fnmatch.fnmatchcase(name, options.only)]
     wanted.sort(key=lambda name: name in LAST)
     comparison = Comparison(options, "metashard-conformance-1", NOT_COMPARED, real_driver=None, faults=options.faults,
                             left_out=[])
@@ -193,7 +186,7 @@ def measure(options):
         result["real_driver"] = result["real_driver"] or with_real.library
         result["tests"].append(record_of(name, with_simulated, with_real))
         comparison.count(not_run=len(wanted) - len(result["tests"]) - len(result["left_out"]),
-                         not_compared=sum(row_of(other) is not None for other in names))
+                         not_compared=sum(map(is_left_out, names)))
     result["stale_rows"] = stale_rows(names, checks)
     return comparison.end(left_out=len(result["left_out"]))
 
@@ -201,12 +194,9 @@ def measure(options):
 def stale_rows(names, checks):
     """Rows of the table that stand for no test or no check any more. One program is not built here."""
     ran = {name for name, _ in checks}
-    stale = [tests for tests, _, _ in NOT_COMPARED
-             if not tests.startswith("torch_kernels.") and not fnmatch.filter(names, tests)]
-    return stale + [f"{tests}: {check}" for tests, check, _ in NOT_COMPARED
-                    if check is not None and tests in ran
-                    and not any(is_left_out(name, text) and fnmatch.fnmatchcase(text, check)
-                                for name, text in checks if name == tests)]
+    stale = [tests for tests, _, _ in NOT_COMPARED if not tests.startswith("torch_kernels.") and not fnmatch.filter(names, tests)]
+    return stale + [f"{tests}: {check}" for tests, check, _ in NOT_COMPARED if check is not None and tests in ran
+                    and not any(name == tests and fnmatch.fnmatchcase(text, check) for name, text in checks)]
 
 
 def counts_in_short(result):

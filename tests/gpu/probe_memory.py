@@ -157,7 +157,8 @@ def dirty_and_exit():
 
 def count_nonzero(address, size):
     """Bytes, as words of 8."""
-    return 8 * sum(map(bool, memoryview(driver.read(address, size)).cast("Q")))
+    seen = driver.read(address, size)
+    return 0 if seen == bytes(size) else 8 * sum(map(bool, memoryview(seen).cast("Q")))
 
 
 def look_at_fresh():
