@@ -33,7 +33,7 @@ class Experiment(Measurement):
         self.libraries = nccl_environment(library, os.path.join(options.build, "tools", "simcuda") if options.simulated else None)
 
     def run_ranks(self, arguments, way, more, limit):
-        """What the ranks print, what the shim's dumps have, and how they end."""
+        """The lines of the ranks, figures of the shim's dumps, and how the ranks end."""
         settings, own_hosts = self.ways[way]
         what, *others = arguments
         with tempfile.TemporaryDirectory() as folder:

@@ -60,8 +60,8 @@ def sections_of(group, names):
 
 
 class Answers:
-    """What the processes of a section say: each appends [path, answer] to one file as soon as there is one, so that what was said
-    before a crash is kept."""
+    """The answers of a section's processes: a process appends [path, answer] to one file as soon as there is an answer, so that
+    a crash loses none."""
 
     def __init__(self, file, path=()):
         self.file, self.path = file, path

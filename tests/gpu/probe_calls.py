@@ -30,7 +30,7 @@ def synchronize_at_the_end():
 
 
 class Scene:
-    """What the calls need, made before; some is used up by one of them. big and small: sizes of memory."""
+    """The objects of the calls, made before; a call may use one up. big and small: sizes of memory."""
 
     def __init__(self, big, small, spare):
         self.big, self.small, self.spare_size = big, small, spare

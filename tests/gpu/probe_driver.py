@@ -15,7 +15,7 @@ GRANULE = 2 * MIB
 OK, NOT_READY = "CUDA_SUCCESS", "CUDA_ERROR_NOT_READY"
 NOT_FOUND = 500  # CUDA_ERROR_NOT_FOUND, also of functions that the driver lacks
 WORDS, WORD = 11, 2 ** 64 - 1
-# Of cuda.h, by the names that it has for them, less their beginnings.
+# Numbers of cuda.h, by their names there, less the beginnings.
 DEFAULT, NON_BLOCKING = 0, 1
 LEGACY, PER_THREAD = 1, 2
 READ, READ_WRITE = 1, 3
@@ -36,7 +36,7 @@ class Failed(Exception):
 
 
 class Process:
-    """What there is one of in a process: the library, a context of device 0, a module."""
+    """A process has one library, one context, of device 0, and one module."""
     library = call = device = context = start_ns = module = runs_kernels = None
     functions, names, memory = {}, {0: OK}, []
 
@@ -156,7 +156,7 @@ def free_bytes():
 
 
 def attribute(number):
-    """Of the device; a result that is an error is its name."""
+    """An attribute of the device, or the name of the error."""
     value = ctypes.c_int()
     result = call("cuDeviceGetAttribute", value, number, Process.device)
     return value.value if result == OK else result

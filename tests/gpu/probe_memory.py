@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory costs, takes and gives: sections device, accounting, reserve, fresh_memory, cost, mappings, alias and pools."""
+"""The cost, size and content of memory: sections device, accounting, reserve, fresh_memory, cost, mappings, alias and pools."""
 import ctypes
 import os
 import struct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program can learn about order, kernels and functions: sections order, pageable, parameters and resolver."""
+"""Order, kernels and functions, as a program can learn about them: sections order, pageable, parameters and resolver."""
 import ctypes
 import mmap
 import os

@@ -37,7 +37,7 @@ PARAMETERS_MOST = 128
 
 
 class Launch:
-    """What the driver knows of a kernel before it is launched, and a copy of how it is."""
+    """A launch: the answers of the driver about its kernel before the launch, and a copy of the parameters."""
 
     def __init__(self, entry, config, function, parameters, extra):
         self.entry, self.config, self.function = entry.decode(), Config.from_buffer_copy(config.contents), function
