@@ -15,25 +15,25 @@ import time
 from run_tools import SOURCE, code_version
 
 # Subjects of tools/simcuda/tests/test_*.c; those that the design leans on most come first.
-SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup",
-            "environment"]
-PROBE, RECORDER = "tests/gpu/probe", "tests/gpu/liblaunch_recorder.so"
+SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup", "environment"]
+PROBE, RECORDER = "tests/gpu/libprobe_call.so", "tests/gpu/liblaunch_recorder.so"
 SHIM, SIMULATOR = "shim/libmetashard.so", "tools/simcuda/libcuda.so.1"
 PLAN_TOOL, DUMP_TOOL = "tools/metashard-plan", "tools/metashard-dump"
 PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tools/simcuda/test_kernels.so"
 CONFORMANCE = [f"tests/gpu/conformance_{subject}" for subject in SUBJECTS]
 # Subjects of tools/simcuda/tests/nccl/test_*.c; only where nccl.h is.
 NCCL_SUBJECTS = ["alone", "collectives", "comms", "groups", "numbers", "registration"]
-NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tools/simcuda/nccl/libnccl.so.2"
+SIMULATED_NCCL = "tools/simcuda/nccl/libnccl.so.2"
 NCCL_CONFORMANCE = [f"tests/gpu/conformance_nccl_{subject}" for subject in NCCL_SUBJECTS]
-NCCL_TARGETS = [SIMULATED_NCCL, NCCL_ALIAS, *NCCL_CONFORMANCE]
+NCCL_TARGETS = [SIMULATED_NCCL, *NCCL_CONFORMANCE]
 # The most important first.
 TARGETS = [PROBE, SHIM, RECORDER, PLAN_TOOL, DUMP_TOOL, SIMULATOR, PROBE_KERNELS, TEST_KERNELS, *CONFORMANCE,
            *NCCL_TARGETS]
 IMPORTANT = TARGETS.index(CONFORMANCE[0])  # so many are needed in the first call
-# PyTorch on the simulated driver (run --rehearse).
+# PyTorch on the simulated driver (run --rehearse); the systems need the last two, which are built where cublasLt.h is.
 STAND_IN, TORCH_KERNELS = "tools/simcuda/cudart/libcudart.so.13", "tools/simcuda/torch/torch_host.so"
 REHEARSAL_TARGETS = [STAND_IN, TORCH_KERNELS]
+REHEARSAL_EXTRAS = [f"tools/simcuda/cublas/lib{name}.so.13" for name in ("cublasLt", "cublas")]
 HEADER_PLACES = ["/usr/local/cuda/include", "/usr/local/cuda-13.0/include", "/opt/cuda/include",
                  "/usr/include", "/usr/local/include", "/usr/lib/cuda/include"]
 HEADER_VARIABLES = {"cuda.h": "CUDA_HEADERS", "nccl.h": "NCCL_HEADERS"}
@@ -130,10 +130,3 @@ def headers_with(header, python):
     places = [place for place in toolkit_of_nvcc() + HEADER_PLACES + wheels if has(place, header)]
     whole = [place for place in places if os.path.isdir(os.path.join(place, "crt"))]
     return next(iter(whole if header == "cuda.h" and whole else places), None)
-
-
-def build(folder, python=sys.executable, deadline=float("inf"), targets=tuple(TARGETS)):
-    """The Builder, after it has built what it could."""
-    builder = Builder(folder, python, deadline)
-    builder.build(targets)
-    return builder

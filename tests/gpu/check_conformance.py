@@ -5,23 +5,12 @@ changed, a call that never returns and a driver that was not meant are seen.
     check_conformance.py --build DIR
 """
 import os
-import subprocess
-import sys
-import tempfile
 
-from run_tools import read_json, run_checks
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAM = os.path.join(HERE, "conformance.py")
+from run_tools import run_checks, run_script
 
 
-def run(build, *arguments, environment=None):
-    """(exit status, standard error, result)"""
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.json")
-        done = subprocess.run([sys.executable, "-B", PROGRAM, "--build", build, "--out", out, *arguments],
-                              capture_output=True, text=True, env=environment, check=False)
-        return done.returncode, done.stderr, read_json(out)
+def run(build, *arguments, **environment):
+    return run_script(build, "conformance.py", *arguments, **environment)
 
 
 def different(result):
@@ -50,8 +39,7 @@ def check_changed_answer(build):
 def check_changed_setting(build):
     _, _, result = run(build, "--simulated", "SIMCUDA_GRANULE_KIB=64", "--only", "vmm.granularity")
     [differences] = different(result).values()
-    assert [(one["simulated"], one["real"]) for one in differences] == [("2 * MIB", "65536 (0x10000)")] * 2, \
-        differences
+    assert [(one["simulated"], one["real"]) for one in differences] == [("2 * MIB", "65536 (0x10000)")] * 2, differences
 
 
 def check_hang(build):
@@ -67,12 +55,9 @@ def check_hang(build):
 
 def check_wrong_driver(build):
     """The simulated driver must never pass for the real one."""
-    libraries = os.path.join(build, "tools", "simcuda")
-    status, error, _ = run(build, "--only", "vmm.granularity",
-                           environment=dict(os.environ, LD_LIBRARY_PATH=libraries))
+    status, error, _ = run(build, "--only", "vmm.granularity", LD_LIBRARY_PATH=os.path.join(build, "tools", "simcuda"))
     assert status != 0 and "the real driver was wanted" in error, (status, error)
 
 
 if __name__ == "__main__":
-    run_checks(check_nothing_differs, check_changed_answer, check_changed_setting, check_hang,
-               check_wrong_driver)
+    run_checks(check_nothing_differs, check_changed_answer, check_changed_setting, check_hang, check_wrong_driver)

@@ -16,25 +16,15 @@ from types import SimpleNamespace
 sys.dont_write_bytecode = True
 
 from nccl_alias import problems  # noqa: E402
-from run_tools import read_json, run_checks, without_shim  # noqa: E402
+from run_tools import read_json, run_checks, run_script, without_shim  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SYSTEMS = os.path.join(os.path.dirname(HERE), "frameworks", "systems", "run")
 
 
-def run(build, program, *arguments, **environment):
-    """(exit status, standard error, result)"""
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.json")
-        done = subprocess.run([sys.executable, "-B", os.path.join(HERE, program), "--build", build, "--out", out,
-                               *arguments], capture_output=True, text=True, env=without_shim(**environment),
-                              check=False)
-        return done.returncode, done.stderr, read_json(out)
-
-
 def check_nothing_differs(build):
     for ranks, least in ((1, 25), (4, 25)):
-        _, error, result = run(build, "nccl_conformance.py", "--simulated", "--ranks", str(ranks))
+        _, error, result = run_script(build, "nccl_conformance.py", "--simulated", "--ranks", str(ranks))
         differences = [test for test in result.get("tests", []) if not test["same"] or test["shim_differences"]]
         assert result and differences == [], error or differences
         assert result["complete"] and result["stale_rows"] == [], result["stale_rows"]
@@ -43,7 +33,7 @@ def check_nothing_differs(build):
 
 
 def check_changed_answer(build):
-    _, _, result = run(build, "nccl_conformance.py", "--simulated", "SIMNCCL_FAULTS=0:0=error3", "--ranks", "2",
+    _, _, result = run_script(build, "nccl_conformance.py", "--simulated", "SIMNCCL_FAULTS=0:0=error3", "--ranks", "2",
                        "--only", "nccl_collectives.bcast", "--limit", "5")
     [test] = result["tests"]
     first = test["differences"][0]
@@ -51,7 +41,7 @@ def check_changed_answer(build):
 
 
 def check_alias(build):
-    _, error, result = run(build, "nccl_alias.py", "--simulated")
+    _, error, result = run_script(build, "nccl_alias.py", "--simulated")
     assert result.get("complete"), error or result
     assert problems(result) == [], problems(result)
     assert [run["protocol"] for run in result["broadcast"]] == ["Simple", "LL", "LL128"]
@@ -73,7 +63,7 @@ def check_wrong_library(build):
     library = os.path.join(build, "tools", "simcuda", "nccl", "libnccl.so.2")
     folders = f"{os.path.join(build, 'tools', 'simcuda')}:{os.path.dirname(library)}"
     for program, more in (("nccl_conformance.py", ["--ranks", "1", "--only", "nccl_alone.groups"]), ("nccl_alias.py", [])):
-        status, error, _ = run(build, program, *more, NCCL_LIBRARY=library, LD_LIBRARY_PATH=folders)
+        status, error, _ = run_script(build, program, *more, NCCL_LIBRARY=library, LD_LIBRARY_PATH=folders)
         assert status != 0 and "was wanted" in error, (program, status, error)
 
 

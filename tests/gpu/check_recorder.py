@@ -1,132 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the launch recorder on the simulated driver: what it records, and a launch made again.
 
-    check_recorder.py --recorder liblaunch_recorder.so --kernels libprobe_sim_kernels.so
+    check_recorder.py --build DIR
 
-ctypes looks names up with dlsym, so this process is a program as the recorder expects one.
+ctypes looks names up with dlsym, so this process is a program as the recorder expects one: one lookup of cuGetProcAddress_v2, and
+everything else through its answers, as the CUDA runtime does.
 """
-import argparse
 import ctypes
 import os
+import struct
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import build_all
+import probe_driver as driver
+from part_script import BUILD_ROW, options_of
+from probe_order import read_rows
+from probe_torch_tools import Recorder
 
-from probe_torch_tools import Recorder  # noqa: E402 (the path is set above)
-
-PER_THREAD = 2
-
-
-class Driver:
-    """The driver through the answers of cuGetProcAddress alone, as the CUDA runtime sees it."""
-
-    def __init__(self):
-        library = ctypes.CDLL("libcuda.so.1")
-        first = library.cuGetProcAddress_v2
-        self.resolver = ctypes.c_void_p(ctypes.cast(first, ctypes.c_void_p).value)
-        self.resolver = ctypes.c_void_p(self.resolve("cuGetProcAddress", 12000))
-
-    def resolve(self, name, version, flags=0):
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int,
-                                     ctypes.c_uint64, ctypes.c_void_p)
-        address, status = ctypes.c_void_p(), ctypes.c_int()
-        result = prototype(self.resolver.value)(name.encode(), ctypes.addressof(address), version,
-                                                flags, ctypes.addressof(status))
-        assert result == 0 and address.value, f"{name}: {result}"
-        return address.value
-
-    def call(self, name, version, *arguments, flags=0):
-        function = ctypes.CFUNCTYPE(ctypes.c_int)(self.resolve(name, version, flags))
-        function.argtypes = None
-        result = function(*arguments)
-        assert result == 0, f"{name} gave {result}"
+ROWS = {row.symbol: row for row in read_rows()}
+PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p)
+found = {}
 
 
-def start(driver, kernels):
-    """A context, and the kernel that stores one word."""
-    device, context, module, function = (ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p(),
-                                         ctypes.c_void_p())
-    driver.call("cuInit", 2000, ctypes.c_uint(0))
-    driver.call("cuDeviceGet", 2000, ctypes.byref(device), ctypes.c_int(0))
-    driver.call("cuDevicePrimaryCtxRetain", 7000, ctypes.byref(context), device)
-    driver.call("cuCtxSetCurrent", 4000, context)
-    driver.call("cuModuleLoad", 2000, ctypes.byref(module), kernels.encode())
-    driver.call("cuModuleGetFunction", 2000, ctypes.byref(function), module, b"probe_store")
-    return function
+def resolve(resolver, name, version, flags):
+    address, status = ctypes.c_void_p(), ctypes.c_int()
+    result = PROTOTYPE(resolver.value)(name.encode(), ctypes.addressof(address), version, flags, ctypes.addressof(status))
+    assert result == 0 and address.value, f"{name}: {result}"
+    return address
 
 
-def allocate(driver):
-    address = ctypes.c_uint64()
-    driver.call("cuMemAlloc", 3020, ctypes.byref(address), ctypes.c_size_t(4096))
-    driver.call("cuMemsetD32", 3020, address, ctypes.c_uint(0), ctypes.c_size_t(1024))
-    return address.value
+def address_of(symbol):
+    """In place of the driver's exports."""
+    if not found:
+        first = ctypes.cast(driver.Process.library.cuGetProcAddress_v2, ctypes.c_void_p)
+        found["resolver"] = resolve(first, "cuGetProcAddress", 12000, 0)
+    if symbol not in found:
+        row = ROWS[symbol]
+        found[symbol] = resolve(found["resolver"], row.base, int(row.version), 2 * int(row.per_thread))
+    return found[symbol]
 
 
-def word_at(driver, address):
-    word = ctypes.c_uint32()
-    driver.call("cuMemcpyDtoH", 3020, ctypes.byref(word), ctypes.c_uint64(address),
-                ctypes.c_size_t(4))
-    return word.value
-
-
-def launch(driver, function, address, value, flags):
-    arguments = (ctypes.c_void_p * 2)(
-        ctypes.addressof(target := ctypes.c_uint64(address)),
-        ctypes.addressof(number := ctypes.c_uint32(value)))
-    size = [ctypes.c_uint(1)] * 6
-    driver.call("cuLaunchKernel", 7000 if flags else 4000, function, *size, ctypes.c_uint(0), None,
-                arguments, None, flags=flags)
-    del target, number
-
-
-def launch_packed(driver, function, address, value):
-    packed = address.to_bytes(8, "little") + value.to_bytes(4, "little")
-    size = ctypes.c_size_t(len(packed))
-    extra = (ctypes.c_void_p * 5)(1, ctypes.cast(packed, ctypes.c_void_p).value, 2,
-                                  ctypes.addressof(size), None)
-    units = [ctypes.c_uint(1)] * 6
-    driver.call("cuLaunchKernel", 4000, function, *units, ctypes.c_uint(0), None, None, extra)
-
-
-def check(recorder, driver, kernels):
-    function = start(driver, kernels)
-    first, second = allocate(driver), allocate(driver)
-    launch(driver, function, first, 5, 0)
+def check(recorder):
+    driver.start()
+    first, second = driver.alloc(4096), driver.alloc(4096)
+    driver.fill(second, 4096, 0)
+    driver.require("a launch", driver.store(first, 5))
     assert recorder.stop() == [], "nothing is recorded before the start"
 
     recorder.start()
-    launch(driver, function, first + 16, 7, 0)
-    launch(driver, function, first + 32, 8, PER_THREAD)
-    launch_packed(driver, function, first + 48, 9)
-    found = recorder.stop()
-    driver.call("cuCtxSynchronize", 2000)
-    assert [one["entry"] for one in found] == ["cuLaunchKernel", "cuLaunchKernel_ptsz",
-                                               "cuLaunchKernel"], found
-    assert [one["packed_by_caller"] for one in found] == [False, False, True], found
-    for one in found:
-        assert one["name"] == "probe_store", one
-        assert one["parameters"] == [[0, 8], [8, 4]], one
-    assert found[0]["packed"] == (first + 16).to_bytes(8, "little") + b"\7\0\0\0", found[0]
-    assert [word_at(driver, first + offset) for offset in (16, 32, 48)] == [7, 8, 9]
-
-    for index, (offset, value) in enumerate(((16, 7), (32, 8), (48, 9))):
-        assert recorder.relaunch(index, first, first + 4096, second) == 1
-        driver.call("cuCtxSynchronize", 2000)
-        assert word_at(driver, second + offset) == value
+    per_thread = driver.pointers(ctypes.c_uint64(first + 32), ctypes.c_uint32(8))
+    for result in (driver.store(first + 16, 7), driver.launch("probe_store", None, per_thread, entry="cuLaunchKernel_ptsz"),
+                   driver.launch("probe_store", None, None, driver.packed(struct.pack("<QI", first + 48, 9), 12))):
+        driver.require("a launch", result)
+    launches = recorder.stop()
+    driver.synchronize()
+    assert [one.entry for one in launches] == ["cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernel"], launches
+    assert [one.packed_by_caller for one in launches] == [False, False, True], launches
+    for one in launches:
+        assert one.name == "probe_store" and one.parameters == [[0, 8], [8, 4]], vars(one)
+    assert launches[0].packed == struct.pack("<QI", first + 16, 7), launches[0].packed
+    for one, offset, value in zip(launches, (16, 32, 48), (7, 8, 9)):
+        assert driver.read_word(first + offset) == value
+        assert one.again(first, first + 4096, second) == 1
+        driver.synchronize()
+        assert driver.read_word(second + offset) == value
     lookups = recorder.lookups()
     assert lookups["dlsym"] == 1 and lookups["resolver"] > 10, lookups
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recorder", required=True)
-    parser.add_argument("--kernels", required=True)
-    arguments = parser.parse_args()
-    recorder = os.path.abspath(arguments.recorder)
+    build = options_of(__doc__, 0, BUILD_ROW).build
+    recorder = os.path.join(build, build_all.RECORDER)
     if os.environ.get("LD_PRELOAD") != recorder:
-        os.environ["LD_PRELOAD"] = recorder
+        os.environ.update(LD_PRELOAD=recorder, LD_LIBRARY_PATH=os.path.join(build, os.path.dirname(build_all.SIMULATOR)))
         os.execv(sys.executable, [sys.executable] + sys.argv)
-    check(Recorder(recorder), Driver(), os.path.abspath(arguments.kernels))
+    driver.caller, driver.kernels = os.path.join(build, build_all.PROBE), os.path.join(build, build_all.PROBE_KERNELS)
+    driver.address_of = address_of
+    check(Recorder(recorder))
     print("1 passed, 0 failed")
 
 

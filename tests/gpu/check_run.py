@@ -21,18 +21,20 @@ import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from types import SimpleNamespace
+from unittest import mock
 
 sys.dont_write_bytecode = True
 
 import build_all  # noqa: E402
 import flow_torch  # noqa: E402
 import run_tools  # noqa: E402
-from alternating import medians  # noqa: E402
 from archive import write_archive  # noqa: E402
 from evidence import read  # noqa: E402
+from part_script import medians  # noqa: E402
 from parts import GROUPS, PARTS, Part  # noqa: E402
-from run_tools import (CODE, SOURCE, code_version, health, read_json, read_started, run_checks,  # noqa: E402
-                       run_limited, without_shim, write_json)
+from probe import sections_of  # noqa: E402
+from run_tools import (CODE, SOURCE, code_version, health, read_json, run_checks, run_limited,  # noqa: E402
+                       without_shim, write_json)
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
 # Ends only when it is stopped, and so does what it starts, in a process group of its own.
@@ -46,11 +48,12 @@ time.sleep(600)
 WRITER = """
 import sys, time
 print("so it says", flush=True)
-with open(sys.argv[1], "w") as file:
-    file.write('{\\n  "first": {\\n    "a": 1\\n  },\\n  "second": {\\n    "b"')
-    file.flush()
-    time.sleep(float(sys.argv[2]))
-    file.write(': 2\\n  }\\n}')
+def write(text):
+    with open(sys.argv[1], "w") as file:
+        file.write(text)
+write('{"first": {"a": 1}}')
+time.sleep(float(sys.argv[2]))
+write('{"first": {"a": 1}, "second": {"b": 2}}')
 """
 # A flow's script: with the shim in the process it starts CUDA, defers, and never ends.
 HANGS_UNDER_THE_SHIM = """
@@ -102,8 +105,7 @@ def again(build, out, path, result):
         write_json(path, dict(result, run=dict(result["run"], **change)))
         assert run(build, out, "--only", "conformance")["conformance"]["result"] == "done", change
     assert run(build, out, "--only", "conformance", "--again")["conformance"]["result"] == "done"
-    assert run(build, out, "--only", "conformance", "--again", "--minutes", "0.2")["conformance"]["result"] \
-        == "not run"
+    assert run(build, out, "--only", "conformance", "--again", "--minutes", "0.2")["conformance"]["result"] == "not run"
 
 
 def check_limits(build):
@@ -147,15 +149,11 @@ def start(parts, build, out, *arguments, change=None):
     if change is not None:
         change(module)
     printed = io.StringIO()
-    before = sys.argv
-    sys.argv = [PROGRAM, "--simulated", "--no-build", "--build", build, "--out", out, *arguments]
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-            status = module.main()
-    finally:
-        sys.argv = before
-        for name in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(name, signal.SIG_DFL)
+    argv = [PROGRAM, "--simulated", "--no-build", "--build", build, "--out", out, *arguments]
+    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        status = module.main()
+    for name in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(name, signal.SIG_DFL)
     summary = read_json(os.path.join(out, "summary-simulated.json"))
     return status, {row["part"]: row for row in summary["parts"]}, printed.getvalue()
 
@@ -216,7 +214,7 @@ def check_killed(build):
             start([writer("quick", 0), writer("slow", 600)], build, out, "--archive", archive)
             os._exit(1)
         try:
-            wait_for(lambda: os.path.exists(started) and read_started(started))
+            wait_for(lambda: read_json(started))
         finally:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -224,11 +222,12 @@ def check_killed(build):
             for process in filter(str.isdigit, os.listdir("/proc")):
                 if started in read(f"/proc/{process}/cmdline"):
                     os.kill(int(process), signal.SIGKILL)
-        assert read_started(started) == {"first": {"a": 1}}
+        assert read_json(started) == {"first": {"a": 1}}
         assert os.path.exists(os.path.join(out, "quick-simulated.json"))
         with tarfile.open(archive) as found:
             summary = json.load(found.extractfile("summary-simulated.json"))
-            assert "quick-simulated.json" in found.getnames(), found.getnames()
+            assert {"summary-simulated.txt", "quick-simulated.json", "logs-simulated/quick/said.log"} <= set(found.getnames()), \
+                found.getnames()
         assert [row["part"] for row in summary["parts"]] == ["build", "quick"], summary
 
 
@@ -247,15 +246,6 @@ def check_archive(build):
         # The archive has the beginning and the end of a log, and names files that do not fit or are gone.
         assert found["small.json"] == 2000 and 4 << 20 < found["long.log"] < 5 << 20, found
         assert "page.state" in left_out and "gone.json" in left_out, left_out
-
-
-def check_results_in_the_archive(build):
-    with tempfile.TemporaryDirectory() as out:
-        archive = os.path.join(out, "all.tar.gz")
-        start([writer("quick", 0)], build, out, "--archive", archive)
-        with tarfile.open(archive) as found:
-            assert {"summary-simulated.json", "summary-simulated.txt", "quick-simulated.json",
-                    "logs-simulated/quick/said.log"} <= set(found.getnames()), found.getnames()
 
 
 def check_build_made_elsewhere(build):
@@ -277,7 +267,6 @@ def check_build_made_elsewhere(build):
 def check_headers(build):
     """Those of CUDA 13, of a folder that has crt/, as the others lack files that their headers
     include; for NCCL's, it does not matter."""
-    before = build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc
     with tempfile.TemporaryDirectory() as folder:
         places = old, wheel, toolkit = [os.path.join(folder, name) for name in ("old", "wheel", "toolkit")]
         for place, version in zip(places, (12040, 13000, 13000)):
@@ -285,12 +274,9 @@ def check_headers(build):
             with open(os.path.join(place, "cuda.h"), "w", encoding="ascii") as file:
                 file.write(f"#define CUDA_VERSION {version}\n")
         shutil.copy(os.path.join(wheel, "cuda.h"), os.path.join(wheel, "nccl.h"))
-        build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = list(places), lambda: []
-        build_all.HEADER_VARIABLES = {"cuda.h": "NO_VARIABLE", "nccl.h": "NO_VARIABLE"}
-        try:
+        with mock.patch.multiple(build_all, HEADER_PLACES=list(places), toolkit_of_nvcc=lambda: [],
+                                 HEADER_VARIABLES=dict.fromkeys(("cuda.h", "nccl.h"), "NO_VARIABLE")):
             found = [build_all.headers_with(header, sys.executable) for header in ("cuda.h", "nccl.h")]
-        finally:
-            build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc = before
     assert found == [toolkit, wheel], found
 
 
@@ -301,10 +287,9 @@ def check_device_that_does_not_answer(build):
     for fault in ("cuMemsetD8_v2:1=719", "cuMemcpyDtoH_v2:1=700"):
         reason = health(dict(without_shim(**simulated), SIMCUDA_FAULTS=fault))
         assert reason == f"{fault.split(':')[0]} gave {fault.split('=')[1]}", reason
-    before, run_tools.ASK_HEALTH = run_tools.ASK_HEALTH, "import time; time.sleep(60)"
     began = time.monotonic()
-    assert health() == "no answer in 5 s" and time.monotonic() - began < 15
-    run_tools.ASK_HEALTH = before
+    with mock.patch.object(run_tools, "ASK_HEALTH", "import time; time.sleep(60)"):
+        assert health() == "no answer in 5 s" and time.monotonic() - began < 15
 
     answers = [None, "cuInit gave 999"]
 
@@ -321,22 +306,15 @@ def check_device_that_does_not_answer(build):
 def check_flow_that_hangs(build):
     """Under the shim alone: what was found without it is kept, and the log, the state page, threads
     and stacks tell where."""
-    before = flow_torch.SCRIPT, flow_torch.why_no_torch, dict(os.environ)
-    flow_torch.SCRIPT, flow_torch.why_no_torch = HANGS_UNDER_THE_SHIM, lambda: None
-    os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tools", "simcuda")
-    try:
-        with tempfile.TemporaryDirectory() as keep:
-            out = os.path.join(keep, "out.json")
-            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1, allocator=None,
-                                               verify=False, seconds=18, device="simulated"))
-            result = read_json(out)
-            hung = os.listdir(os.path.join(keep, "with", "hung"))
-            said = read(os.path.join(keep, "with", "error.log"))
-            log = read(os.path.join(keep, "with", "shim.log"))
-    finally:
-        flow_torch.SCRIPT, flow_torch.why_no_torch = before[:2]
-        os.environ.clear()
-        os.environ.update(before[2])
+    with mock.patch.multiple(flow_torch, SCRIPT=HANGS_UNDER_THE_SHIM, ask_torch=lambda python: ({}, None)), \
+            mock.patch.dict(os.environ, LD_LIBRARY_PATH=os.path.join(build, "tools", "simcuda")), \
+            tempfile.TemporaryDirectory() as keep:
+        result = flow_torch.measure(SimpleNamespace(
+            shim=os.path.join(build, build_all.SHIM), out=os.path.join(keep, "out.json"), keep=keep, rows=1, allocator=None,
+            verify=False, seconds=18, device="simulated"))
+        assert read_json(os.path.join(keep, "out.json")) == result
+        hung = os.listdir(os.path.join(keep, "with", "hung"))
+        said, log = (read(os.path.join(keep, "with", name)) for name in ("error.log", "shim.log"))
     assert result["without"]["hashes"] == {"a": "b"} and not result["complete"] and not result["values_equal"], result
     assert result["with"]["error"].startswith("no end in"), result
     assert any(name.startswith("process-") for name in hung) and any(name.endswith(".state") for name in hung), hung
@@ -349,13 +327,9 @@ def check_order(build):
     assert names[:3] == ["probe-first", "flow-torch", "load-time"] and GROUPS["first"][:2] == names[:2], names
     assert set(names[-2:]) == set(GROUPS["faults"]) == {"conformance-faults", "probe-faults"}, names
     faulting = {"unmapped", "access_flags", "past_end"}
-    probe = os.path.join(build, build_all.PROBE)
+    assert {section.name for section in sections_of("faults", [])} == faulting
     for group in ("first", "rest"):
-        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as out:
-            subprocess.run([probe, "--quick", "--group", group, "--out", out.name, "--kernels",
-                            os.path.join(build, build_all.PROBE_KERNELS)], check=True, stderr=subprocess.DEVNULL,
-                           env=without_shim(LD_LIBRARY_PATH=os.path.join(build, "tools", "simcuda")))
-            assert not faulting & set(json.load(out)["sections"]), group
+        assert not faulting & {section.name for section in sections_of(group, [])}, group
 
 
 def check_code_version(build):
@@ -384,14 +358,9 @@ def check_figures(build):
     runs = {"without": [{"ms": 2}, {"ms": 4}, {"error": "no"}], "with": [{"ms": 3.3}]}
     assert medians(runs, ["ms"]) == {"ms": {"without": 3, "with": 3.3, "ratio": 1.1}}
     assert medians({}, ["ms"]) == {"ms": {"without": None, "with": None, "ratio": None}}
-    with tempfile.NamedTemporaryFile("w+") as file:
-        file.write('{\n  "format": "x",\n  "first": {\n    "a": 1\n  },\n  "second": {\n    "b"')
-        file.flush()
-        assert read_started(file.name) == {"format": "x", "first": {"a": 1}}
 
 
 if __name__ == "__main__":
-    run_checks(check_figures, check_order, check_code_version, check_headers, check_limits, check_archive,
-               check_results_in_the_archive, check_deadline, check_silent_part, check_end_of_the_run_itself,
-               check_killed, check_device_that_does_not_answer, check_flow_that_hangs,
-               check_build_made_elsewhere, check_parts)
+    run_checks(check_figures, check_order, check_code_version, check_headers, check_limits, check_archive, check_deadline,
+               check_silent_part, check_end_of_the_run_itself, check_killed, check_device_that_does_not_answer,
+               check_flow_that_hangs, check_build_made_elsewhere, check_parts)

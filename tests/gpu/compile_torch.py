@@ -11,13 +11,9 @@ JSON object.
 """
 import json
 import os
-import shutil
-import sys
 import tempfile
-import time
 
-from part_script import failure_of, run_part
-from run_tools import counters_of, run_limited, under_shim, without_shim, write_json
+from part_script import Measurement, failure_of, run_part, run_python
 
 SCRIPT = """
 import json, sys, torch
@@ -43,14 +39,10 @@ RUNS = [("without", False, "first"), ("without, once more", False, "second"), ("
 
 
 def run(options, shim, cache, limit):
-    with tempfile.TemporaryDirectory() as folder:
-        dump = os.path.join(folder, "dump")
-        environment = under_shim(options.shim, dump) if shim else without_shim()
-        environment["TORCHINDUCTOR_CACHE_DIR"] = cache
-        width = "2048" if options.device == "cuda" else "64"
-        done = run_limited([sys.executable, "-c", SCRIPT, options.device, width], limit, environment)
-        record = {"seconds": round(done.seconds, 1), **(failure_of(done) or {"losses": json.loads(done.out)})}
-        return record | ({"shim": counters_of(dump)} if shim else {})
+    width = "2048" if options.device == "cuda" else "64"
+    done, counters = run_python(shim, ["-c", SCRIPT, options.device, width], limit, TORCHINDUCTOR_CACHE_DIR=cache)
+    record = {"seconds": round(done.seconds, 1), **(failure_of(done) or {"losses": json.loads(done.out)})}
+    return record | ({"shim": counters} if shim else {})
 
 
 def same(result, one, other):
@@ -59,21 +51,18 @@ def same(result, one, other):
 
 
 def measure(options):
-    deadline = time.monotonic() + options.seconds
-    result = {"format": "metashard-compile-1", "complete": False, "runs": {}}
-    folder = tempfile.mkdtemp()
-    try:
-        for name, shim, cache in RUNS:
-            if time.monotonic() > deadline - 5:
+    measurement = Measurement(options, "metashard-compile-1", runs={})
+    result = measurement.result
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for name, is_under, cache in RUNS:
+            if measurement.left() < 5:
                 return result
-            result["runs"][name] = run(options, shim, os.path.join(folder, cache), deadline - time.monotonic())
+            shim = options.shim if is_under else None
+            result["runs"][name] = run(options, shim, os.path.join(folder, cache), measurement.left())
             result["same_with_one_cache"] = same(result, RUNS[0][0], RUNS[2][0])
             result["same_without_twice"] = same(result, RUNS[0][0], RUNS[1][0])
-            write_json(options.out, result)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    result["complete"] = all("losses" in record for record in result["runs"].values())
-    return result
+            measurement.write()
+    return measurement.finish(all("losses" in record for record in result["runs"].values()))
 
 
 def in_short(result):

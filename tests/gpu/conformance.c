@@ -15,7 +15,7 @@ enum { EXIT_SKIPPED = 77, LINE_BYTES = 2048 };
 static struct ms_test *first;
 static struct ms_test **last = &first;
 static int log_file = -1;
-static _Thread_local struct observe_point *innermost;
+_Thread_local struct observe_point *observe_innermost;
 
 void ms_test_register(struct ms_test *test)
 {
@@ -41,20 +41,8 @@ static void write_line(const char *format, ...)
 
 static void write_check(const struct observe_place *place, const char *seen)
 {
-    const char *name = strrchr(place->file, '/');
-    write_line("check\t%s:%d\t%s\t%s\t%s", name != NULL ? name + 1 : place->file, place->line,
-               place->text, place->wanted, seen);
-}
-
-void observe_enter(struct observe_point *point)
-{
-    point->outer = innermost;
-    innermost = point;
-}
-
-void observe_leave(struct observe_point *point)
-{
-    innermost = point->outer;
+    write_line("check\t%s:%d\t%s\t%s\t%s", basename(place->file), place->line, place->text,
+               place->wanted, seen);
 }
 
 void observe_value(const struct observe_place *place, long long seen, long long wanted)
@@ -103,12 +91,11 @@ void observe_signal(const struct observe_place *place, const struct observe_poin
 void observe_note(const char *file, int line, const char *format, ...)
 {
     char text[LINE_BYTES / 2];
-    const char *name = strrchr(file, '/');
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    write_line("note\t%s:%d\t%s", name != NULL ? name + 1 : file, line, text);
+    write_line("note\t%s:%d\t%s", basename(file), line, text);
 }
 
 void ms_test_skip(const char *format, ...)
@@ -124,9 +111,9 @@ void ms_test_skip(const char *format, ...)
 
 static void on_signal(int number)
 {
-    if (innermost != NULL) {
-        innermost->number = number;
-        siglongjmp(innermost->jump, 1);
+    if (observe_innermost != NULL) {
+        observe_innermost->number = number;
+        siglongjmp(observe_innermost->jump, 1);
     }
     write_line("note\t-\tsignal %d outside of a check", number);
     _exit(128 + number);
@@ -147,8 +134,7 @@ static int write_library(struct dl_phdr_info *info, __attribute__((unused)) size
                          __attribute__((unused)) void *data)
 {
     char path[4096];
-    const char *name = strrchr(info->dlpi_name, '/');
-    name = name != NULL ? name + 1 : info->dlpi_name;
+    const char *const name = basename(info->dlpi_name);
     const bool is_driver = strncmp(name, "libcuda.so", 10) == 0;
     const bool is_nccl = strncmp(name, "libnccl.so", 10) == 0;
     if ((is_driver || is_nccl) && realpath(info->dlpi_name, path) != NULL)

@@ -31,8 +31,7 @@ struct observe_point {
     struct observe_point *outer;
 };
 
-void observe_enter(struct observe_point *point);
-void observe_leave(struct observe_point *point);
+extern _Thread_local struct observe_point *observe_innermost;
 void observe_value(const struct observe_place *place, long long seen, long long wanted);
 void observe_bytes(const struct observe_place *place, const void *seen, const void *wanted,
                    size_t length);
@@ -45,14 +44,14 @@ void observe_note(const char *file, int line, const char *format, ...)
 #define OBSERVE(text_, wanted_text_, ...)                                                     \
     do {                                                                                      \
         static const struct observe_place place_ = {__FILE__, __LINE__, text_, wanted_text_}; \
-        struct observe_point point_;                                                          \
-        observe_enter(&point_);                                                               \
+        struct observe_point point_ = {.outer = observe_innermost};                           \
+        observe_innermost = &point_;                                                          \
         if (sigsetjmp(point_.jump, 1) == 0) {                                                 \
             __VA_ARGS__;                                                                      \
         } else {                                                                              \
             observe_signal(&place_, &point_);                                                 \
         }                                                                                     \
-        observe_leave(&point_);                                                               \
+        observe_innermost = point_.outer;                                                     \
     } while (0)
 
 #undef CHECK

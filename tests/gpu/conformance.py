@@ -16,28 +16,20 @@ import collections
 import fnmatch
 import os
 import tempfile
-import time
 
 from build_all import SUBJECTS
 from conformance_rows import NOT_COMPARED
-from part_script import options_of
-from run_tools import SOURCE, last_line, run_limited, without_shim, write_json
+from part_script import BUILD_ROW, Measurement, options_of
+from run_tools import SOURCE, end_of, last_line, run_limited, without_shim
 
 # They may leave a process hanging: after all others.
 LAST = {"stream.exit_does_not_wait_for_ever", "stream.streams_wait_for_values"}
 Run = collections.namedtuple("Run", "library checks notes end")
 
 
-def row_of(name):
-    """Why this test is not run, or None."""
-    for tests, check, reason in NOT_COMPARED:
-        if check is None and fnmatch.fnmatchcase(name, tests):
-            return reason
-    return None
-
-
-def is_left_out(name, text):
-    return any(check is not None and name == tests and fnmatch.fnmatchcase(text, check)
+def is_left_out(name, text=None):
+    """Whether the test is not compared, or its check of this text."""
+    return any(fnmatch.fnmatchcase(name, tests) and (check is None or text is not None and fnmatch.fnmatchcase(text, check))
                for tests, check, _ in NOT_COMPARED)
 
 
@@ -51,18 +43,14 @@ class Side:
     def __init__(self, build, simulated, settings=()):
         self.build = build
         libraries = os.path.join(build, "tools", "simcuda")
-        environment = {"SIM_DATA": os.path.join(SOURCE, "tools", "simcuda", "data")}
         if simulated:
-            environment.update(LD_LIBRARY_PATH=libraries,
-                               SIM_KERNELS=os.path.join(libraries, "test_kernels.so"),
-                               SIM_LIBRARY=os.path.join(libraries, "libcuda.so.1"))
-        else:
-            environment.update(SIM_KERNELS=os.path.join(SOURCE, "tests/gpu/conformance_kernels.ptx"),
-                               SIM_LIBRARY="libcuda.so.1",
-                               # The tests know one device.
-                               CUDA_VISIBLE_DEVICES=os.environ.get("CUDA_VISIBLE_DEVICES",
-                                                                   "0").split(",")[0])
-        self.environment = without_shim(**environment)
+            environment = {"LD_LIBRARY_PATH": libraries, "SIM_KERNELS": os.path.join(libraries, "test_kernels.so"),
+                           "SIM_LIBRARY": os.path.join(libraries, "libcuda.so.1")}
+        else:  # the tests know one device
+            environment = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],
+                           "SIM_KERNELS": os.path.join(SOURCE, "tests/gpu/conformance_kernels.ptx"),
+                           "SIM_LIBRARY": "libcuda.so.1"}
+        self.environment = without_shim(SIM_DATA=os.path.join(SOURCE, "tools", "simcuda", "data"), **environment)
         self.environment.update(setting.split("=", 1) for setting in settings)
         self.simulated = simulated
 
@@ -83,22 +71,14 @@ class Side:
             if kind == "check":
                 place, text, wanted, seen = fields
                 key = (place, shorter(text))
-                checks.setdefault(key, collections.Counter())[
-                    shorter(wanted) if seen == "ok" else seen] += 1
+                checks.setdefault(key, collections.Counter())[shorter(wanted) if seen == "ok" else seen] += 1
             elif kind == "note":
                 notes.append(" ".join(fields))
             elif kind == "skip":
                 skipped = fields[0]
             elif kind == "library":
                 library = fields[0]
-        if skipped is not None:
-            end = "skipped: " + skipped
-        elif done.timed_out:
-            end = f"no end in {limit:.0f} s"
-        elif done.status != 0:
-            end = f"exit status {done.status}: {last_line(done.error)}"
-        else:
-            end = "ends"
+        end = end_of(done, limit) if skipped is None else "skipped: " + skipped
         if ["end"] not in lines and skipped is None:
             end += ", not at the end of the test"
         is_own = library is not None and library.startswith(os.path.realpath(self.build) + os.sep)
@@ -160,90 +140,83 @@ def record_of(name, simulated, real):
             "real": first["real"] if first else real.end, "differences": differences}
 
 
-def is_faulting(simulated):
-    """The test touches memory that is not there, on purpose: what the simulated driver answered
-    says so."""
-    return any("ILLEGAL_ADDRESS" in answer for answers in simulated.checks.values() for answer in answers)
+class Comparison(Measurement):
+    """rows: tests that are not compared."""
 
+    def __init__(self, options, form, rows, **result):
+        told = [dict(zip(("tests", "check", "reason"), row)) for row in rows]
+        super().__init__(options, form, counts={}, tests=[], not_run=[], not_compared=told, **result)
 
-def tests_in_time(wanted, result, options):
-    """Those that are begun before the time is over; the result is written after each."""
-    deadline = time.monotonic() + options.seconds
-    for name in wanted:
-        if time.monotonic() > deadline:
-            result["not_run"].append(name)
-            continue
-        yield name
-        write_json(options.out, result)
-    result["complete"] = not result["not_run"]
+    def tests_in_time(self, wanted):
+        """Those that are begun before the time is over; the result is written after each."""
+        for name in wanted:
+            if self.left() < 0:
+                self.result["not_run"].append(name)
+            else:
+                yield name
+                self.write()
 
+    def count(self, **more):
+        same = [record["same"] for record in self.result["tests"]].count(True)
+        self.result["counts"] = {"same": same, "different": len(self.result["tests"]) - same, **more}
 
-def counts_of(result, **more):
-    same = sum(record["same"] for record in result["tests"])
-    return {"same": same, "different": len(result["tests"]) - same, **more}
-
-
-def rows_told(rows):
-    return [dict(zip(("tests", "check", "reason"), row)) for row in rows]
+    def end(self, **more):
+        self.result["counts"].update(not_run=len(self.result["not_run"]), **more)
+        return self.finish(not self.result["not_run"])
 
 
 def measure(options):
     simulated = Side(options.build, True)
     real = Side(options.build, bool(options.simulated), options.simulated or ())
-    names = [name for subject in SUBJECTS
-             for name in tests_of(options.build, subject, simulated.environment)]
-    wanted = [name for name in names if row_of(name) is None and fnmatch.fnmatchcase(name, options.only)]
+    names = [name for subject in SUBJECTS for name in tests_of(options.build, subject, simulated.environment)]
+    wanted = [name for name in names if not is_left_out(name) and fnmatch.fnmatchcase(name, options.only)]
     wanted.sort(key=lambda name: name in LAST)
-    result = {"format": "metashard-conformance-1", "complete": False, "real_driver": None, "counts": {},
-              "tests": [], "not_run": [], "faults": options.faults, "left_out": [],
-              "not_compared": rows_told(NOT_COMPARED)}
-    checks = []
-    for name in tests_in_time(wanted, result, options):
+    comparison = Comparison(options, "metashard-conformance-1", NOT_COMPARED, real_driver=None, faults=options.faults,
+                            left_out=[])
+    result, checks = comparison.result, []
+    for name in comparison.tests_in_time(wanted):
         with_simulated = simulated.run(name, options.limit)
         checks += [(name, text) for _, text in with_simulated.checks]
-        if options.faults != "with" and is_faulting(with_simulated) != (options.faults == "only"):
+        # A test that touches memory which is not there, on purpose, says so by what the simulated driver answers.
+        is_faulting = any("ILLEGAL_ADDRESS" in answer for answers in with_simulated.checks.values() for answer in answers)
+        if options.faults != "with" and is_faulting != (options.faults == "only"):
             result["left_out"].append(name)
             continue
         with_real = real.run(name, options.limit)
         result["real_driver"] = result["real_driver"] or with_real.library
         result["tests"].append(record_of(name, with_simulated, with_real))
-        result["counts"] = counts_of(result, not_run=len(wanted) - len(result["tests"]) - len(result["left_out"]),
-                                     not_compared=sum(row_of(other) is not None for other in names))
-    result["counts"].update(not_run=len(result["not_run"]), left_out=len(result["left_out"]))
+        comparison.count(not_run=len(wanted) - len(result["tests"]) - len(result["left_out"]),
+                         not_compared=sum(map(is_left_out, names)))
     result["stale_rows"] = stale_rows(names, checks)
-    write_json(options.out, result)
-    return result
+    return comparison.end(left_out=len(result["left_out"]))
 
 
 def stale_rows(names, checks):
     """Rows of the table that stand for no test or no check any more. One program is not built here."""
     ran = {name for name, _ in checks}
-    stale = [tests for tests, _, _ in NOT_COMPARED
-             if not tests.startswith("torch_kernels.") and not fnmatch.filter(names, tests)]
-    return stale + [f"{tests}: {check}" for tests, check, _ in NOT_COMPARED
-                    if check is not None and tests in ran
-                    and not any(is_left_out(name, text) and fnmatch.fnmatchcase(text, check)
-                                for name, text in checks if name == tests)]
+    stale = [tests for tests, _, _ in NOT_COMPARED if not tests.startswith("torch_kernels.") and not fnmatch.filter(names, tests)]
+    return stale + [f"{tests}: {check}" for tests, check, _ in NOT_COMPARED if check is not None and tests in ran
+                    and not any(name == tests and fnmatch.fnmatchcase(text, check) for name, text in checks)]
 
 
-def print_counts(result):
-    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
+def counts_in_short(result):
+    return ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items())
+
+
+def details(result):
+    """The first difference of each test, and of each that differs under the shim."""
+    return [f"{test['test']}: {first['check']}: {one} {first['simulated']}, {other} {first['real']}" for test in result["tests"]
+            for differences, one, other in ((test["differences"], "simulated", "real"),
+                                            (test.get("shim_differences", []), "without the shim", "with"))
+            for first in differences[:1]]
 
 
 def show(result):
-    print(f"{'test':58} {'simulated':28} {'real':28}")
-    for record in result["tests"]:
-        if record["same"]:
-            print(f"{record['test']:58} {record['simulated']:28} {'same':28}")
-            continue
-        for number, difference in enumerate(record["differences"]):
-            print(f"{record['test'] if number == 0 else '':58} {difference['simulated']:28} "
-                  f"{difference['real']:28} {difference.get('at', '')} {difference['check']}")
-    print_counts(result)
+    print("\n".join([*details(result), counts_in_short(result)]))
 
 
 if __name__ == "__main__":
-    show(measure(options_of(__doc__, 600, ("--build", None, {"required": True, "type": os.path.abspath}), ("--simulated", None, {"action": "append", "metavar": "NAME=VALUE"}),
+    show(measure(options_of(__doc__, 600, BUILD_ROW, ("--simulated", None, {"action": "append", "metavar": "NAME=VALUE"}),
                             ("--only", "*", {"help": "tests, as vmm.*"}),
                             ("--faults", "with", {"choices": ("with", "without", "only")}),
                             ("--limit", 20.0, {"help": "seconds for one test"}))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Left out by conformance.py: tests of tools/simcuda that are about the simulated driver itself.
+"""Left out by conformance.py and nccl_conformance.py: tests of tools/simcuda that are about what is simulated itself.
 
 A row is (tests, check, reason). `tests` is program.test, with * for any. With a check, as it stands in the
 test's source, only its answer is left out; without one the test is not run at all.
@@ -62,4 +62,20 @@ NOT_COMPARED = [
     ("lookup.failed_lookups", 'get("cuInit", NULL,*', "undefined: driver 580 touches the address that is none"),
     ("lookup.failed_lookups", 'get(NULL,*', "undefined: driver 580 touches the name that is none"),
     ("lookup.the_newest_functions_are_not_in_older_drivers", None, "the simulated driver of CUDA 13.0"),
+]
+NOT_NOTICED = "NCCL does not notice it, and hangs"
+NCCL_NOT_COMPARED = [
+    ("nccl_collectives.links_count_their_bytes", None, "simncclLinkBytes"),
+    ("nccl_comms.all_devices_of_one_process", None, "SIMCUDA_DEVICES makes more devices"),
+    ("nccl_comms.ids_that_differ", None, NOT_NOTICED),
+    ("nccl_comms.a_rank_that_is_there_twice", None, NOT_NOTICED),
+    ("nccl_comms.ranks_of_different_sizes", None, NOT_NOTICED),
+    ("nccl_comms.wrong_arguments", None, "an id that is none: NCCL tries to connect to it"),
+    ("nccl_comms.an_id_of_a_process_that_is_gone", None, "NCCL tries to connect for minutes"),
+    ("nccl_comms.version", None, "SIMNCCL_VERSION"),
+    ("nccl_groups.order_inside_a_group_is_shuffled", None, "SIMNCCL_LOG"),
+    ("nccl_groups.order_inside_a_group_can_be_by_size", None, "SIMNCCL_LOG"),
+    ("nccl_registration.broadcast_into_shared_registered_memory_breaks_the_next_rank", None, "SIMNCCL_CHECK"),
+    ("nccl_registration.all_ranks_register_or_none", None, "undefined in NCCL"),
+    ("nccl_registration.registered_memory_may_not_be_mapped_anew", None, "undefined in NCCL"),
 ]

@@ -13,11 +13,10 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 
 import evidence
-from part_script import failure_of, run_part, why_no_torch
-from run_tools import read_json, run_limited, without_shim, write_json
+from part_script import Measurement, failure_of, run_part
+from run_tools import ask_torch, read_json, run_limited, under_shim, without_shim
 
 # The script: what a user writes who initialises on the device and then shards. Large tensors, so that
 # the caching allocator asks the driver for each.
@@ -45,27 +44,19 @@ if sys.argv[3] == "simulated":  # such a device has few kernels
 hashes, shards = {}, {}
 def empty(dtype, rows=rows):
     return torch.empty(rows, columns, dtype=dtype, device="cuda")
+def keep(name, of, make):
+    whole = make()
+    shards[f"{name}.{of}"] = rows_of(whole)
+    shards[f"{name}.columns.{of}"] = columns_of(whole)
+    del whole
+    torch.cuda.empty_cache()
 for dtype in (torch.float32, torch.bfloat16):
     for name, initialise in ways.items():
-        whole = initialise(empty(dtype))
-        shards[f"{name}.{dtype}"] = rows_of(whole)
-        shards[f"{name}.columns.{dtype}"] = columns_of(whole)
-        del whole
-        torch.cuda.empty_cache()
+        keep(name, dtype, lambda: initialise(empty(dtype)))
 for dtype in (torch.bfloat16, torch.float16):
-    whole = empty(torch.float32).normal_().to(dtype)
-    shards[f"cast.{dtype}"] = rows_of(whole)
-    shards[f"cast.columns.{dtype}"] = columns_of(whole)
-    del whole
-    torch.cuda.empty_cache()
+    keep("cast", dtype, lambda: empty(torch.float32).normal_().to(dtype))
 for dimension in (0, 1):
-    halves = [empty(torch.bfloat16, rows // 2).uniform_() for _ in range(2)]
-    whole = torch.cat(halves, dim=dimension)
-    del halves
-    shards[f"cat.{dimension}"] = rows_of(whole)
-    shards[f"cat.columns.{dimension}"] = columns_of(whole)
-    del whole
-    torch.cuda.empty_cache()
+    keep("cat", dimension, lambda: torch.cat([empty(torch.bfloat16, rows // 2).uniform_() for _ in range(2)], dim=dimension))
 for name, shard in shards.items():
     bits = shard.cpu().view(torch.uint8).numpy().tobytes()
     hashes[name] = hashlib.sha256(bits).hexdigest()
@@ -84,12 +75,13 @@ def run(options, shim, limit):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     state = os.path.join(folder, "state")
-    environment = without_shim(**({"PYTORCH_ALLOC_CONF": options.allocator} if options.allocator else {}))
+    environment = without_shim()
     if shim is not None:
-        preload = ":".join(filter(None, [shim, environment.get("LD_PRELOAD")]))
-        environment.update(LD_PRELOAD=preload, METASHARD_DUMP=os.path.join(folder, "dump.state"),
-                           METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"), METASHARD_STATE_DIR=state,
-                           METASHARD="verify" if options.verify else "on")
+        environment = under_shim(shim, os.path.join(folder, "dump.state"), METASHARD_STATE_DIR=state,
+                                 METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"),
+                                 METASHARD="verify" if options.verify else "on")
+    if options.allocator:
+        environment["PYTORCH_ALLOC_CONF"] = options.allocator
     done = run_limited([sys.executable, "-c", SCRIPT, str(options.rows), str(max(1, limit - KNOWN_BEFORE_S)),
                         options.device], limit, environment,
                        on_timeout=lambda process: evidence.look(process, os.path.join(folder, "hung"), [state]))
@@ -107,19 +99,17 @@ def run(options, shim, limit):
 
 def measure(options):
     """Written after each run: what is known of the first is not lost with the second."""
-    result = {"format": "metashard-flow-torch-2", "complete": False, "values_equal": False, "different": []}
-    skipped = why_no_torch()
+    measurement = Measurement(options, "metashard-flow-torch-2", values_equal=False, different=[])
+    result, (_, skipped) = measurement.result, ask_torch(sys.executable)
     if skipped is not None:
         return {"skipped": skipped}
-    deadline = time.monotonic() + options.seconds - FOR_EVIDENCE_S
-    result["without"] = run(options, None, (deadline - time.monotonic()) / 2)
-    write_json(options.out, result)
-    result["with"] = run(options, options.shim, max(5, deadline - time.monotonic()))
+    result["without"] = run(options, None, (measurement.left() - FOR_EVIDENCE_S) / 2)
+    measurement.write()
+    result["with"] = run(options, options.shim, max(5, measurement.left() - FOR_EVIDENCE_S))
     wanted, seen = (result[name].get("hashes", {}) for name in ("without", "with"))
-    result.update(values_equal=bool(wanted) and wanted == seen, complete=bool(wanted) and bool(seen),
+    result.update(values_equal=bool(wanted) and wanted == seen,
                   different=sorted(name for name in wanted if wanted[name] != seen.get(name)))
-    write_json(options.out, result)
-    return result
+    return measurement.finish(bool(wanted) and bool(seen))
 
 
 def measure_and_keep(options):

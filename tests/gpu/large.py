@@ -11,7 +11,6 @@ Measured in each run: the most that the device has in use, as nvidia-smi says 20
 figures; seconds, of the whole process. Prints, and writes after each run, one JSON object.
 """
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,8 +18,8 @@ import threading
 import time
 from collections import namedtuple
 
-from part_script import SMI, device_mib, failure_of, free_on_device, run_part
-from run_tools import SOURCE, counters_of, read_json, run_limited, under_shim, without_shim, write_json
+from part_script import SMI, Measurement, device_mib, failure_of, free_on_device, run_part, run_python
+from run_tools import SOURCE, read_json, run_limited, without_shim
 
 FLOWS = os.path.join(SOURCE, "tests", "frameworks", "flows")
 SPARSE = os.path.join(SOURCE, "tests", "frameworks", "scale", "sparse_checkpoint.py")
@@ -62,15 +61,12 @@ class DeviceMemory(threading.Thread):
 
 def run(options, case, mode, checkpoint, limit):
     with tempfile.TemporaryDirectory() as folder:
-        out, dump = os.path.join(folder, "out"), os.path.join(folder, "dump")
-        environment = under_shim(options.shim, dump) if mode == "with" else without_shim()
-        command = [sys.executable, os.path.join(FLOWS, case.program + ".py"), *case.arguments, "--scale", case.shape, "--rank",
-                   str(RANK), "--world", str(case.world), "--out", out] + ["--checkpoint", checkpoint] * case.is_loaded
-        memory = DeviceMemory()
-        done = run_limited(command, limit, environment)
-        record = {"seconds": round(done.seconds, 1), "device_mib": memory.end()}
-        result, shim = read_json(out), counters_of(dump)
-        record.update(failure_of(done))
+        out, memory = os.path.join(folder, "out"), DeviceMemory()
+        arguments = [os.path.join(FLOWS, case.program + ".py"), *case.arguments, "--scale", case.shape, "--rank", str(RANK),
+                     "--world", str(case.world), "--out", out] + ["--checkpoint", checkpoint] * case.is_loaded
+        done, shim = run_python(options.shim if mode == "with" else None, arguments, limit)
+        record = {"seconds": round(done.seconds, 1), "device_mib": memory.end(), **failure_of(done)}
+        result = read_json(out)
     tensors = result.get("tensors", {})
     owners = {tensor["storage"]: tensor["bytes"] for tensor in tensors.values()}
     record.update(shard_bytes=sum(owners.values()), read_seconds=result.get("read_seconds"),
@@ -91,34 +87,28 @@ def make_files(case, folder, limit):
     return wanted
 
 
-def measure_case(options, case, room_gib, deadline):
-    record = {"case": case.name, "ranks": case.world}
-    folder = tempfile.mkdtemp()
-    try:
+def measure_case(measurement, case, room_gib):
+    record, options = {"case": case.name, "ranks": case.world}, measurement.options
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         checkpoint = os.path.join(folder, "checkpoint")
-        wanted = make_files(case, checkpoint, deadline - time.monotonic()) if case.is_loaded else None
-        record["with"], held = run(options, case, "with", checkpoint, deadline - time.monotonic())
-        if wanted is None and GIB_OF_MODEL[case.shape] + SPARE_GIB < room_gib and time.monotonic() < deadline - 10:
-            record["without"], wanted = run(options, case, "without", checkpoint, deadline - time.monotonic())
+        wanted = make_files(case, checkpoint, measurement.left()) if case.is_loaded else None
+        record["with"], held = run(options, case, "with", checkpoint, measurement.left())
+        if wanted is None and GIB_OF_MODEL[case.shape] + SPARE_GIB < room_gib and measurement.left() > 10:
+            record["without"], wanted = run(options, case, "without", checkpoint, measurement.left())
         if wanted:
             record["tensors_compared"] = len(wanted)
             record["different"] = sorted(name for name in wanted if held.get(name) != wanted[name])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return record
 
 
 def measure(options):
-    deadline = time.monotonic() + options.seconds
-    result = {"format": "metashard-large-1", "complete": False, "cases": []}
-    cases, room_gib = TINY if options.tiny else CASES, (free_on_device() or 0) / 2**30
-    for case in cases:
-        if time.monotonic() > deadline - 10:
-            return result
-        result["cases"].append(measure_case(options, case, room_gib, deadline))
-        write_json(options.out, result)
-    result["complete"] = True
-    return result
+    measurement, room_gib = Measurement(options, "metashard-large-1", cases=[]), (free_on_device() or 0) / 2**30
+    for case in TINY if options.tiny else CASES:
+        if measurement.left() < 10:
+            return measurement.result
+        measurement.result["cases"].append(measure_case(measurement, case, room_gib))
+        measurement.write()
+    return measurement.finish(True)
 
 
 def gib(size):

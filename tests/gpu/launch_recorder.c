@@ -1,177 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/gpu/launch_recorder.h"
-
-#include <cuda.h>
+/*
+ * The launch recorder: a preload library, for measurements only. It sees the kernel launches of a
+ * program that resolves the driver the way the CUDA runtime does, one dlsym of cuGetProcAddress_v2
+ * and everything else through its answers; a program that links libcuda directly is not seen. It
+ * also receives the reports of PyTorch's caching allocator about its blocks.
+ *
+ * The functions that are exported are for the same process (ctypes.CDLL of the preloaded file, in
+ * probe_torch_tools.py). A launch is told before it is made, so whoever hears of a kernel that is
+ * not loaded yet can ask the driver about an unloaded kernel.
+ */
 #include <cudaTypedefs.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { ATTRIBUTES_MAX = 16 };
+#define EXPORT __attribute__((visibility("default")))
 
-enum entry { LAUNCH, LAUNCH_PER_THREAD, LAUNCH_EX, LAUNCH_EX_PER_THREAD, ENTRY_COUNT };
-static const char *const entry_names[ENTRY_COUNT] = {"cuLaunchKernel", "cuLaunchKernel_ptsz",
-                                                     "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"};
+typedef void on_launch(const char *entry, const CUlaunchConfig *config, CUfunction function,
+                       void **parameters, void **extra);
 
-struct launch {
-    struct recorder_launch told;
-    enum entry entry;
-    CUfunction function;
-    CUlaunchConfig config;
-    CUlaunchAttribute attributes[ATTRIBUTES_MAX];
+/* Who is told of launches; NULL: nobody. */
+EXPORT void recorder_tell(on_launch *listener);
+
+/* Reports of the allocator, from the start of the process. */
+struct block {
+    uint64_t address;
+    int64_t bytes; /* negative when the block was taken back */
+    uint64_t allocated_bytes, reserved_bytes;
+    int32_t device_type, device_index;
+    int64_t thread;
 };
+EXPORT const struct block *recorder_blocks(int *count_out);
 
-/* guarded by lock: the list. No driver call is made under it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct launch **launches;
-static int launch_count, launch_capacity;
+/* How many lookups came in by "dlsym" or "resolver": was the recorder in the way at all? */
+EXPORT int recorder_lookups(const char *way);
 
-static atomic_bool recording;
+static _Atomic(on_launch *) told;
 static atomic_int dlsym_lookups, resolver_lookups;
-
-typedef CUresult CUDAAPI ask_parameter(void *function, size_t index, size_t *offset_out,
-                                       size_t *bytes_out);
 
 /* Filled when the program asks the resolver for the launch entries; atomic as any thread may. */
 static struct {
     _Atomic(PFN_cuGetProcAddress_v12000) resolve;
     _Atomic(__typeof__(&cuLaunchKernel)) launch[2];
     _Atomic(__typeof__(&cuLaunchKernelEx)) launch_ex[2];
-    ask_parameter *parameter, *kernel_parameter;
-    __typeof__(&cuFuncGetName) name;
-    __typeof__(&cuKernelGetName) kernel_name;
-    __typeof__(&cuFuncIsLoaded) is_loaded;
 } real;
 
-static int64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
+/* --- launches */
 
-/* --- recording a launch */
-
-static CUresult ask_layout(struct recorder_launch *launch, void *function, ask_parameter *ask)
+static void tell(const char *entry, const CUlaunchConfig *config, CUfunction function,
+                 void **parameters, void **extra)
 {
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    int i = 0;
-    for (; ask != NULL && i < RECORDER_PARAMETERS_MAX; i++) {
-        result = ask(function, (size_t)i, &launch->offsets[i], &launch->sizes[i]);
-        if (result != CUDA_SUCCESS)
-            break;
-    }
-    launch->parameter_count = i;
-    return result;
-}
-
-static void describe_function(struct recorder_launch *launch, CUfunction function)
-{
-    const char *name = NULL;
-    CUfunctionLoadingState state;
-    launch->loaded_before = -1;
-    if (real.is_loaded != NULL && real.is_loaded(&state, function) == CUDA_SUCCESS)
-        launch->loaded_before = (int)state;
-    launch->name_from = "cuFuncGetName";
-    if (real.name == NULL || real.name(&name, function) != CUDA_SUCCESS) {
-        launch->name_from = "cuKernelGetName";
-        if (real.kernel_name == NULL || real.kernel_name(&name, (CUkernel)function) != CUDA_SUCCESS)
-            launch->name_from = "nowhere";
-    }
-    snprintf(launch->name, sizeof(launch->name), "%s", name != NULL ? name : "");
-    const int64_t start_ns = clock_ns();
-    launch->layout_from = "cuFuncGetParamInfo";
-    launch->layout_end = ask_layout(launch, function, real.parameter);
-    if (launch->parameter_count == 0) {
-        launch->layout_end = ask_layout(launch, function, real.kernel_parameter);
-        if (launch->parameter_count > 0)
-            launch->layout_from = "cuKernelGetParamInfo";
-    }
-    launch->layout_ns = clock_ns() - start_ns;
-}
-
-static void pack_extra(struct recorder_launch *launch, void **extra)
-{
-    const void *buffer = NULL;
-    size_t bytes = 0;
-    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-        if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            buffer = extra[1];
-        else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE)
-            bytes = *(const size_t *)extra[1];
-    }
-    launch->packed_by_caller = true;
-    launch->packed = calloc(1, bytes + 8);
-    if (launch->packed == NULL || buffer == NULL)
-        return;
-    memcpy(launch->packed, buffer, bytes);
-    launch->packed_bytes = bytes;
-}
-
-static void pack_parameters(struct recorder_launch *launch, void **parameters)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < launch->parameter_count; i++)
-        if (launch->offsets[i] + launch->sizes[i] > bytes)
-            bytes = launch->offsets[i] + launch->sizes[i];
-    launch->packed = calloc(1, bytes + 8);
-    if (launch->packed == NULL || parameters == NULL)
-        return;
-    for (int i = 0; i < launch->parameter_count; i++)
-        memcpy(launch->packed + launch->offsets[i], parameters[i], launch->sizes[i]);
-    launch->packed_bytes = bytes;
-}
-
-static void keep(struct launch *launch)
-{
-    pthread_mutex_lock(&lock);
-    if (launch_count == launch_capacity) {
-        launch_capacity = launch_capacity * 2 + 64;
-        launches = realloc(launches, (size_t)launch_capacity * sizeof(*launches));
-        if (launches == NULL)
-            abort();
-    }
-    launches[launch_count++] = launch;
-    pthread_mutex_unlock(&lock);
-}
-
-static void record(enum entry entry, const CUlaunchConfig *config, CUfunction function,
-                   void **parameters, void **extra)
-{
-    if (!atomic_load(&recording))
-        return;
-    struct launch *const launch = calloc(1, sizeof(*launch));
-    if (launch == NULL)
-        return;
-    launch->entry = entry;
-    launch->function = function;
-    launch->config = *config;
-    if (config->numAttrs <= ATTRIBUTES_MAX && config->numAttrs > 0)
-        memcpy(launch->attributes, config->attrs, config->numAttrs * sizeof(config->attrs[0]));
-    launch->config.attrs = launch->attributes;
-    struct recorder_launch *const told = &launch->told;
-    *told = (struct recorder_launch){
-        .entry = entry_names[entry],
-        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-        .shared_bytes = config->sharedMemBytes,
-        .attributes = config->numAttrs,
-        .stream = (uint64_t)(uintptr_t)config->hStream,
-        .thread = syscall(SYS_gettid),
-    };
-    describe_function(told, function);
-    if (extra != NULL)
-        pack_extra(told, extra);
-    else
-        pack_parameters(told, parameters);
-    keep(launch);
+    on_launch *const listener = atomic_load(&told);
+    if (listener != NULL)
+        listener(entry, config, function, parameters, extra);
 }
 
 #define DEFINE_LAUNCH(wrapper, index, entry)                                                  \
@@ -188,45 +73,33 @@ static void record(enum entry entry, const CUlaunchConfig *config, CUfunction fu
                                        .blockDimZ = block_z,                                  \
                                        .sharedMemBytes = shared_bytes,                        \
                                        .hStream = stream};                                    \
-        record(entry, &config, function, parameters, extra);                                  \
+        tell(entry, &config, function, parameters, extra);                                    \
         return atomic_load(&real.launch[index])(function, grid_x, grid_y, grid_z, block_x,    \
                                                 block_y, block_z, shared_bytes, stream,       \
                                                 parameters, extra);                           \
     }
-DEFINE_LAUNCH(launch_kernel, 0, LAUNCH)
-DEFINE_LAUNCH(launch_kernel_per_thread, 1, LAUNCH_PER_THREAD)
+DEFINE_LAUNCH(launch_kernel, 0, "cuLaunchKernel")
+DEFINE_LAUNCH(launch_kernel_per_thread, 1, "cuLaunchKernel_ptsz")
 
 #define DEFINE_LAUNCH_EX(wrapper, index, entry)                                          \
     static CUresult CUDAAPI wrapper(const CUlaunchConfig *config, CUfunction function,   \
                                     void **parameters, void **extra)                     \
     {                                                                                    \
-        record(entry, config, function, parameters, extra);                              \
+        tell(entry, config, function, parameters, extra);                                \
         return atomic_load(&real.launch_ex[index])(config, function, parameters, extra); \
     }
-DEFINE_LAUNCH_EX(launch_kernel_ex, 0, LAUNCH_EX)
-DEFINE_LAUNCH_EX(launch_kernel_ex_per_thread, 1, LAUNCH_EX_PER_THREAD)
+DEFINE_LAUNCH_EX(launch_kernel_ex, 0, "cuLaunchKernelEx")
+DEFINE_LAUNCH_EX(launch_kernel_ex_per_thread, 1, "cuLaunchKernelEx_ptsz")
+
+void recorder_tell(on_launch *listener)
+{
+    atomic_store(&told, listener);
+}
 
 /* --- being in the way */
 
 static CUresult CUDAAPI resolve(const char *symbol, void **function_out, int version,
                                 cuuint64_t flags, CUdriverProcAddressQueryResult *status_out);
-
-static void learn(const char *symbol, int version, void *function_out)
-{
-    CUdriverProcAddressQueryResult status;
-    atomic_load (&real.resolve)(symbol, function_out, version, 0, &status);
-}
-
-static void learn_queries(void)
-{
-    if (real.name != NULL)
-        return;
-    learn("cuFuncGetParamInfo", 12040, &real.parameter);
-    learn("cuKernelGetParamInfo", 12040, &real.kernel_parameter);
-    learn("cuFuncIsLoaded", 12040, &real.is_loaded);
-    learn("cuKernelGetName", 12030, &real.kernel_name);
-    learn("cuFuncGetName", 12030, &real.name);
-}
 
 /* Keeps what the driver answered and gives ours in its place. */
 static void substitute(const char *symbol, void **function, int version, cuuint64_t flags)
@@ -235,11 +108,9 @@ static void substitute(const char *symbol, void **function, int version, cuuint6
     if (strcmp(symbol, "cuGetProcAddress") == 0 && version >= 12000) {
         *function = (void *)resolve;
     } else if (strcmp(symbol, "cuLaunchKernel") == 0) {
-        learn_queries();
         atomic_store(&real.launch[index], (__typeof__(&cuLaunchKernel))*function);
         *function = index ? (void *)launch_kernel_per_thread : (void *)launch_kernel;
     } else if (strcmp(symbol, "cuLaunchKernelEx") == 0) {
-        learn_queries();
         atomic_store(&real.launch_ex[index], (__typeof__(&cuLaunchKernelEx))*function);
         *function = index ? (void *)launch_kernel_ex_per_thread : (void *)launch_kernel_ex;
     }
@@ -290,7 +161,7 @@ static void *replacement(void *handle, const char *name)
 #else
 #define JUMP return
 #endif
-RECORDER_EXPORT void *dlsym(void *restrict handle, const char *restrict name)
+EXPORT void *dlsym(void *restrict handle, const char *restrict name)
 {
     void *const ours = replacement(handle, name);
     if (ours != NULL)
@@ -298,99 +169,65 @@ RECORDER_EXPORT void *dlsym(void *restrict handle, const char *restrict name)
     JUMP libc_dlsym()(handle, name);
 }
 
-/* --- for the program that measures */
+/* --- what PyTorch's caching allocator says about its blocks */
 
-void recorder_record(int on)
+/* A place is filled by the thread that took its number. */
+enum { BLOCKS_MAX = 1 << 18 };
+static struct block blocks[BLOCKS_MAX];
+static atomic_int block_count;
+
+/* c10::Device is two signed bytes, type and index, passed in one register. */
+typedef void report_function(void *address, int64_t bytes, size_t allocated, size_t reserved,
+                             uint16_t device);
+
+/*
+ * c10::reportMemoryUsageToProfiler; its second pair of arguments was int64_t up to PyTorch 1.13 and
+ * is size_t since. libc10 is opened by Python outside the global scope, so RTLD_NEXT does not find
+ * it; by its name as a library it is found.
+ */
+static void report(const char *symbol, void *address, int64_t bytes, size_t allocated,
+                   size_t reserved, uint16_t device)
 {
-    atomic_store(&recording, on != 0);
+    const int number = atomic_fetch_add(&block_count, 1);
+    if (number >= BLOCKS_MAX)
+        abort();
+    blocks[number] = (struct block){
+        .address = (uint64_t)(uintptr_t)address,
+        .bytes = bytes,
+        .allocated_bytes = allocated,
+        .reserved_bytes = reserved,
+        .device_type = (int8_t)(device & 0xff),
+        .device_index = (int8_t)(device >> 8),
+        .thread = syscall(SYS_gettid),
+    };
+    static _Atomic(report_function *) found;
+    report_function *function = atomic_load(&found);
+    if (function == NULL) {
+        void *const library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+        if (library != NULL)
+            function = (report_function *)dlsym(library, symbol);
+        atomic_store(&found, function);
+    }
+    if (function != NULL)
+        function(address, bytes, allocated, reserved, device);
+}
+
+#define DEFINE_REPORT(symbol)                                                                     \
+    EXPORT report_function symbol;                                                                \
+    void symbol(void *address, int64_t bytes, size_t allocated, size_t reserved, uint16_t device) \
+    {                                                                                             \
+        report(#symbol, address, bytes, allocated, reserved, device);                             \
+    }
+DEFINE_REPORT(_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE)
+DEFINE_REPORT(_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE)
+
+const struct block *recorder_blocks(int *count_out)
+{
+    *count_out = atomic_load(&block_count);
+    return blocks;
 }
 
 int recorder_lookups(const char *way)
 {
     return atomic_load(strcmp(way, "dlsym") == 0 ? &dlsym_lookups : &resolver_lookups);
-}
-
-int recorder_count(void)
-{
-    pthread_mutex_lock(&lock);
-    const int count = launch_count;
-    pthread_mutex_unlock(&lock);
-    return count;
-}
-
-void recorder_clear(void)
-{
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < launch_count; i++) {
-        free(launches[i]->told.packed);
-        free(launches[i]);
-    }
-    launch_count = 0;
-    pthread_mutex_unlock(&lock);
-}
-
-static const struct launch *find(int index)
-{
-    pthread_mutex_lock(&lock);
-    const struct launch *const launch = index >= 0 && index < launch_count ? launches[index] : NULL;
-    pthread_mutex_unlock(&lock);
-    return launch;
-}
-
-const struct recorder_launch *recorder_launch(int index)
-{
-    const struct launch *const launch = find(index);
-    return launch != NULL ? &launch->told : NULL;
-}
-
-static int move_words(const struct recorder_launch *launch, unsigned char *packed,
-                      uint64_t old_begin, uint64_t old_end, uint64_t new_begin)
-{
-    int moved = 0;
-    for (size_t offset = 0; offset + 8 <= launch->packed_bytes; offset += 8) {
-        uint64_t word;
-        memcpy(&word, packed + offset, sizeof(word));
-        if (word < old_begin || word >= old_end)
-            continue;
-        word += new_begin - old_begin;
-        memcpy(packed + offset, &word, sizeof(word));
-        moved++;
-    }
-    return moved;
-}
-
-static CUresult launch_again(const struct launch *launch, void **parameters, void **extra)
-{
-    const CUlaunchConfig *const config = &launch->config;
-    const int index = launch->entry == LAUNCH_PER_THREAD || launch->entry == LAUNCH_EX_PER_THREAD;
-    if (launch->entry == LAUNCH_EX || launch->entry == LAUNCH_EX_PER_THREAD)
-        return atomic_load(&real.launch_ex[index])(config, launch->function, parameters, extra);
-    return atomic_load(&real.launch[index])(launch->function, config->gridDimX, config->gridDimY,
-                                            config->gridDimZ, config->blockDimX, config->blockDimY,
-                                            config->blockDimZ, config->sharedMemBytes,
-                                            config->hStream, parameters, extra);
-}
-
-int recorder_relaunch(int index, uint64_t old_begin, uint64_t old_end, uint64_t new_begin,
-                      int *words_moved_out)
-{
-    const struct launch *const launch = find(index);
-    if (launch == NULL || launch->told.packed == NULL || launch->config.numAttrs > ATTRIBUTES_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct recorder_launch *const told = &launch->told;
-    unsigned char *const packed = malloc(told->packed_bytes + 8);
-    if (packed == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(packed, told->packed, told->packed_bytes);
-    *words_moved_out = move_words(told, packed, old_begin, old_end, new_begin);
-    size_t bytes = told->packed_bytes;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                     CU_LAUNCH_PARAM_END};
-    void *parameters[RECORDER_PARAMETERS_MAX];
-    for (int i = 0; i < told->parameter_count; i++)
-        parameters[i] = packed + told->offsets[i];
-    const CUresult result = told->packed_by_caller ? launch_again(launch, NULL, extra)
-                                                   : launch_again(launch, parameters, NULL);
-    free(packed);
-    return (int)result;
 }

@@ -18,8 +18,7 @@ import struct
 import tempfile
 import time
 
-from alternating import Turns, medians
-from part_script import free_on_device, run_part
+from part_script import Turns, free_on_device, medians, run_part
 
 GIB, MIB = 1 << 30, 1 << 20
 LARGEST, SMALLEST = 4 * GIB, MIB
@@ -171,21 +170,18 @@ def summary_of(cases):
     summary = {}
     for name, by_mode in cases.items():
         seen = {record.get("sums") for runs in by_mode.values() for record in runs if "sums" in record}
-        summary[name] = {**medians(by_mode, ["load_seconds", "ready_seconds"]),
-                         "sums_equal": len(seen) == 1}
+        summary[name] = {**medians(by_mode, ["load_seconds", "ready_seconds"]), "sums_equal": len(seen) == 1}
     return summary
 
 
 def measure(options):
     with tempfile.TemporaryDirectory() as folder:
-        result = {"format": "metashard-load-time-1", "bytes": 0, "parts": PARTS, "summary": {},
-                  "left_out": {}, "cases": {}}
-        turns = Turns(options, result)
-        size = affordable(options, folder)
+        size, script = affordable(options, folder), os.path.abspath(__file__)
         if size < SMALLEST:
             return {"skipped": "no room for a checkpoint"}
-        result["bytes"] = make_checkpoint(folder, size)
-        script = os.path.abspath(__file__)
+        turns = Turns(options, "metashard-load-time-1", bytes=make_checkpoint(folder, size), parts=PARTS, summary={}, left_out={},
+                      cases={})
+        result, complete = turns.result, False
         cases = [case for case in CASES if is_there(case[0], result)]
         if any(how == "dcp" for how, _ in cases):
             saved = turns.once("dcp", [script, "--save-dcp", folder], "without")
@@ -193,7 +189,6 @@ def measure(options):
                 result["left_out"]["dcp"] = saved["error"]
                 cases = [case for case in cases if case[0] != "dcp"]
         warm(folder)
-        complete = False
         for number in range(options.rounds):
             # The others need not wait for a slow case: later rounds go on with the cases that fit.
             finished = [turns.round(how, [script, "--load", how, what, folder, "--device", options.device],
@@ -202,8 +197,7 @@ def measure(options):
             complete = complete or number == 0 and all(finished)
             result["summary"] = summary_of(result["cases"])
             turns.write()
-        turns.finish(complete)
-        return result
+        return turns.finish(complete)
 
 
 def is_there(how, result):

@@ -13,10 +13,10 @@ import os
 import sys
 
 import build_all
-from conformance import Side, compare, counts_of, print_counts, record_of, rows_told, tests_in_time, tests_of
-from nccl_rows import NOT_COMPARED
-from nccl_tools import BUILD_ROWS, NO_NCCL, Library, find_nccl, nccl_environment, refuse_simulated, ways_of
-from part_script import options_of
+from conformance import Comparison, Side, compare, record_of, show, tests_of
+from conformance_rows import NCCL_NOT_COMPARED as NOT_COMPARED
+from nccl_tools import NO_NCCL, PYTHON_ROW, Library, library_of, nccl_environment, refuse_simulated, ways_of
+from part_script import BUILD_ROW, options_of
 from run_tools import write_json
 
 # The subjects that one rank shows best are first.
@@ -46,23 +46,11 @@ class NcclSide(Side):
         return super().read([line for line in lines if line[0] != "nccl"], done, limit)
 
 
-def libraries_of(options):
-    """The simulated NCCL, and the one to compare with it, or None."""
-    simulated = Library(os.path.realpath(os.path.join(options.build, build_all.SIMULATED_NCCL)), 22809)
-    return simulated, simulated if options.simulated is not None else find_nccl(options.python)
-
-
 def names_of(options, side):
-    names = [name for subject in SUBJECTS
-             for name in tests_of(options.build, "nccl_" + subject, side.environment)]
+    names = [name for subject in SUBJECTS for name in tests_of(options.build, "nccl_" + subject, side.environment)]
     left_out = [name for name in names for tests, _, _ in NOT_COMPARED if fnmatch.fnmatchcase(name, tests)]
     wanted = [name for name in names if name not in left_out and fnmatch.fnmatchcase(name, options.only)]
     return names, [name for name in wanted if options.ranks == 1 or not name.startswith("nccl_alone.")], left_out
-
-
-def has_ranks(run):
-    """The places of ranks.c are in every test; one that was not run has no others."""
-    return any(not place.startswith("ranks.c") for place, _ in run.checks)
 
 
 def measure(options, library, real):
@@ -73,50 +61,35 @@ def measure(options, library, real):
              NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated])),
              NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated]), shim))
     names, wanted, left_out = names_of(options, sides[0])
-    result = {"format": "metashard-nccl-conformance-1", "complete": False, "nccl": real._asdict(),
-              "ranks": options.ranks, "counts": {}, "tests": [], "not_run": [], "needs_more_ranks": [],
-              "not_compared": rows_told(NOT_COMPARED),
-              "stale_rows": [tests for tests, _, _ in NOT_COMPARED if not fnmatch.filter(names, tests)]}
-    for name in tests_in_time(wanted, result, options):
+    comparison = Comparison(options, "metashard-nccl-conformance-1", NOT_COMPARED, nccl=real._asdict(), ranks=options.ranks,
+                            needs_more_ranks=[],
+                            stale_rows=[tests for tests, _, _ in NOT_COMPARED if not fnmatch.filter(names, tests)])
+    result = comparison.result
+    for name in comparison.tests_in_time(wanted):
         simulated = sides[0].run(name, options.limit)
-        if not has_ranks(simulated):
+        # The places of ranks.c are in every test; one that was not run has no others.
+        if all(place.startswith("ranks.c") for place, _ in simulated.checks):
             result["needs_more_ranks"].append(name)
             continue
         seen, under_shim = (side.run(name, options.limit) for side in sides[1:])
         record = record_of(name, simulated, seen)
         record["shim_differences"] = compare(name, seen, under_shim)
         result["tests"].append(record)
-        result["counts"] = counts_of(
-            result, different_under_the_shim=sum(bool(one["shim_differences"]) for one in result["tests"]), not_run=0,
-            needs_more_ranks=len(result["needs_more_ranks"]), not_compared=len(left_out))
-    result["counts"]["not_run"] = len(result["not_run"])
-    write_json(options.out, result)
-    return result
-
-
-def details(result):
-    lines = []
-    for test in result["tests"]:
-        lines += [f"{test['test']}: {first['check']}: simulated {first['simulated']}, real {first['real']}"
-                  for first in test["differences"][:1]]
-        lines += [f"{test['test']}: {first['check']}: without the shim {first['simulated']}, with {first['real']}"
-                  for first in test["shim_differences"][:1]]
-    return lines
+        comparison.count(different_under_the_shim=sum(bool(one["shim_differences"]) for one in result["tests"]), not_run=0,
+                         needs_more_ranks=len(result["needs_more_ranks"]), not_compared=len(left_out))
+    return comparison.end()
 
 
 def main():
-    options = options_of(__doc__, 300, *BUILD_ROWS, ("--ranks", 1, {"help": "at most so many"}),
+    options = options_of(__doc__, 300, BUILD_ROW, PYTHON_ROW, ("--ranks", 1, {"help": "at most so many"}),
                          ("--simulated", None, {"nargs": "?", "const": "", "metavar": "NAME=VALUE"}),
                          ("--only", "*", {"help": "tests, as nccl_alone.*"}),
                          ("--limit", 30.0, {"help": "seconds for one test"}))
-    library, real = libraries_of(options)
+    library, real = library_of(options, True), library_of(options, options.simulated is not None)
     if real is None:
         write_json(options.out, NO_NCCL)
         return
-    result = measure(options, library, real)
-    for line in details(result):
-        print(line)
-    print_counts(result)
+    show(measure(options, library, real))
 
 
 if __name__ == "__main__":

@@ -2,19 +2,15 @@
 """For the parts of tests/gpu/run about NCCL: where the library is, and several ranks on one GPU."""
 import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
 from collections import namedtuple
 
-from run_tools import last_line, end, run_limited, without_shim
+import build_all
+from run_tools import run_limited, without_shim
 
 Library = namedtuple("Library", "path version")
 NO_NCCL = {"skipped": "no libnccl.so.2; name one in NCCL_LIBRARY"}
-BUILD_ROWS = [("--build", None, {"required": True, "type": os.path.abspath}),
-              ("--python", sys.executable, {"help": "whose NCCL is used"})]
-Ended = namedtuple("Ended", "status timed_out lines error")
+PYTHON_ROW = "--python", sys.executable, {"help": "whose NCCL is used"}
 
 # The wheel that PyTorch brings is not where the linker looks.
 FIND = """
@@ -36,9 +32,11 @@ for place in places + ["libnccl.so.2"]:
 """
 
 
-def find_nccl(python):
-    """The Library that PyTorch of this Python would use, or None. NCCL_LIBRARY names another."""
-    done = run_limited([python, "-c", FIND], 60, without_shim())
+def library_of(options, simulated):
+    """The one that --simulated asks for; or that of this Python's PyTorch, or None. NCCL_LIBRARY names another."""
+    if simulated:
+        return Library(os.path.realpath(os.path.join(options.build, build_all.SIMULATED_NCCL)), 22809)
+    done = run_limited([options.python, "-c", FIND], 60, without_shim())
     return Library(*json.loads(done.out)) if done.status == 0 and done.out.strip() else None
 
 
@@ -71,34 +69,6 @@ def json_lines(text):
         except ValueError:
             rows.append({"error": f"not JSON: {line[:200]}"})
     return rows
-
-
-def run_ranks(commands, environments, limit):
-    """[Ended] of processes that run side by side; all are ended when one takes too long."""
-    started = []
-    deadline = time.monotonic() + limit
-    for command, environment in zip(commands, environments):
-        files = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+", errors="replace")
-        started.append((subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=files[0],
-                                         stderr=files[1], process_group=0), *files))
-    ended = []
-    try:
-        for process, _, _ in started:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                break
-    finally:
-        late = [process.poll() is None for process, _, _ in started]
-        for process, _, _ in started:
-            end(process, False)
-    for (process, out, error), is_late in zip(started, late):
-        out.seek(0)
-        error.seek(0)
-        ended.append(Ended(process.returncode, is_late, json_lines(out.read()), last_line(error.read())))
-        out.close()
-        error.close()
-    return ended
 
 
 def refuse_simulated(library, build, simulated):

@@ -123,14 +123,10 @@ def loading_table(result):
     return table(["loader", "kept", "seconds without", "with", "ratio", "sums"], rows)
 
 
-def of_file(kind, name):
-    return read_json(os.path.join(RESULTS, f"{kind}-{name}.json"))
-
-
 def others(name):
     """Lines for what is no part of tests/gpu/run, or was run beside it."""
     lines = []
-    result = of_file("nccl-receive", name)
+    result = read_json(os.path.join(RESULTS, f"nccl-receive-{name}.json"))
     for run in result.get("shim", []):
         peaks = [f"{mib(row['backed_bytes_peak'])}" for row in run["rows"] if "backed_bytes_peak" in row]
         wrong = sum(row.get("wrong_bytes", 0) for row in run["rows"])

@@ -7,9 +7,9 @@ from collections import namedtuple
 import build_all
 import check_probe
 import compile_torch
+import conformance
 import large
 import nccl_alias
-import nccl_conformance
 import suspend
 from run_tools import SOURCE
 
@@ -33,13 +33,6 @@ def script(name, *arguments):
 
 
 # --- what is run: (run, file of the result, seconds) -> command
-
-
-def probe_command(group):
-    def command(run, out, seconds):
-        simulated = ["--quick", "--kernels", run.built.path(build_all.PROBE_KERNELS)] if run.simulated else []
-        return [run.built.path(build_all.PROBE), "--group", group, "--out", out, *simulated]
-    return command
 
 
 def probe_torch_command(run, out, seconds):
@@ -76,11 +69,6 @@ def nccl_command(name, *more):
 # --- in a line, and in more of them
 
 
-def probe_in_short(result):
-    problems = check_probe.check(result)
-    return f"{len(check_probe.facts_of(result))} facts, {len(problems)} not as the design assumes"
-
-
 def probe_torch_in_short(result):
     replays = [one for one in result.get("replay", {}).values() if isinstance(one, dict)]
     errors = sum(1 for _ in check_probe.errors_in(result))
@@ -100,10 +88,6 @@ def flow_torch_in_short(result):
         if shim.get("verify_ranges") else None
     return "; ".join(filter(None, [f"{equal}, {mib(shim.get('backed_bytes_peak'))} MiB at most behind deferred allocations",
                                    verified, *checks]))
-
-
-def counts_in_short(result):
-    return ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items())
 
 
 def step_time_in_short(result):
@@ -128,11 +112,6 @@ def load_time_in_short(result):
     return f"{mib(result['bytes'])} MiB; " + "; ".join(cases)
 
 
-def conformance_details(result):
-    return [f"{test['test']}: {first['check']}: simulated {first['simulated']}, real {first['real']}"
-            for test in result["tests"] for first in test["differences"][:1]]
-
-
 def flows_details(result):
     return [f"{flow['flow']}: {failed}" for flow in result["flows"] if flow["result"] == "failed"
             for failed in flow["failed"] or [flow["error"]]]
@@ -146,7 +125,7 @@ def mib(value):
 
 SHIM = [build_all.SHIM]
 CONFORMANCE_NEEDS = [build_all.SIMULATOR, build_all.TEST_KERNELS, *build_all.CONFORMANCE]
-NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, *build_all.NCCL_TARGETS]
+NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, build_all.PROBE, *build_all.NCCL_TARGETS]
 SMALL_FLOW = ["--rows", "1024", "--device", "simulated"]
 SMALL_LOAD = ["--bytes", str(64 << 20), "--rounds", "1"]
 SMALL_SUSPEND = ["--bytes", str(64 << 20)]
@@ -157,17 +136,17 @@ SMALL_STEPS = ["--device", "cpu", "--rounds", "1", "--steps", "20", "--layers", 
 def flows(name, group, seconds, *wanted):
     more = ["--flows", *wanted] if wanted else []
     command = under_shim_command("run_flows.py", *more, small=["--scale", "0.1", "--ranks", "5"])
-    return Part(name, group, seconds, SHIM, True, command, counts_in_short, flows_details)
+    return Part(name, group, seconds, SHIM, True, command, conformance.counts_in_short, flows_details)
 
 
 def probe(group, call, seconds):
-    return Part(f"probe-{group}", call, seconds, [build_all.PROBE], False, probe_command(group), probe_in_short,
-                check_probe.check)
+    return Part(f"probe-{group}", call, seconds, [build_all.PROBE], False, build_command("probe.py", "--group", group),
+                check_probe.in_short, check_probe.check)
 
 
-def conformance(name, group, faults):
+def drivers_compared(name, group, faults):
     command = build_command("conformance.py", "--faults", faults, simulated=("--simulated", "SIMCUDA_DEVICES=1"))
-    return Part(name, group, 90, CONFORMANCE_NEEDS, False, command, counts_in_short, conformance_details, True)
+    return Part(name, group, 90, CONFORMANCE_NEEDS, False, command, conformance.counts_in_short, conformance.details, True)
 
 
 def flow_torch(name, group, *more):
@@ -184,7 +163,7 @@ PARTS = [
     Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS),
          step_time_in_short),
     probe("rest", "first", 120),
-    Part("probe-torch", "first", 90, [build_all.RECORDER], True, probe_torch_command, probe_torch_in_short),
+    Part("probe-torch", "first", 90, [build_all.RECORDER, build_all.PROBE], True, probe_torch_command, probe_torch_in_short),
     Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short,
          systems_details),
     flow_torch("flow-verify", "second", "--verify"),
@@ -192,19 +171,19 @@ PARTS = [
     flow_torch("flow-async", "second", "--allocator", "backend:cudaMallocAsync"),
     Part("compile-torch", "second", 150, SHIM, True, under_shim_command("compile_torch.py", small=["--device", "cpu"]),
          compile_torch.in_short, compile_torch.problems),
-    conformance("conformance", "second", "without"),
+    drivers_compared("conformance", "second", "without"),
     Part("nccl-alias", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_alias.py"), nccl_alias.in_short,
          nccl_alias.problems, True),
     Part("nccl-alone", "second", 100, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "1"),
-         counts_in_short, nccl_conformance.details, True),
+         conformance.counts_in_short, conformance.details, True),
     Part("nccl-ranks", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "4"),
-         counts_in_short, nccl_conformance.details, True),
+         conformance.counts_in_short, conformance.details, True),
     flows("flows", "more", 240),
     Part("suspend", "more", 120, SHIM, True, under_shim_command("suspend.py", small=SMALL_SUSPEND), suspend.in_short),
     Part("large", "more", 240, SHIM, True, under_shim_command("large.py", small=["--tiny"]), large.in_short, large.problems),
     Part("systems", "more", 280, SHIM, True, systems_command("1,2"), systems_in_short, systems_details),
     # Last, and only when they are asked for: what makes the device fault on purpose.
-    conformance("conformance-faults", "faults", "only"),
+    drivers_compared("conformance-faults", "faults", "only"),
     probe("faults", "faults", 150),
 ]
 # Names for several parts: those of a call, and those about NCCL.

@@ -12,8 +12,8 @@ import json
 import os
 import sys
 
-from part_script import options_of, why_no_torch
-from run_tools import run_limited, write_json
+from part_script import Measurement, options_of
+from run_tools import ask_torch, run_limited, write_json
 
 
 def allocator(setting):
@@ -48,19 +48,18 @@ def run_part(function, extra, limit, recorder):
     return result
 
 
-def run_parts(recorder, path):
-    result = {"format": "metashard-probe-torch-1", "complete": False}
-    skipped = why_no_torch()
-    if skipped is None and not os.path.exists(recorder):
-        skipped = "the launch recorder is not built: " + recorder
+def measure(options):
+    measurement = Measurement(options, "metashard-probe-torch-1")
+    skipped = ask_torch(sys.executable)[1]
+    if skipped is None and not os.path.exists(options.recorder):
+        skipped = "the launch recorder is not built: " + options.recorder
     if skipped is not None:
-        return result | {"skipped": skipped}
+        return measurement.result | {"skipped": skipped}
     for name, function, extra, limit in PARTS:
-        result[name] = run_part(function, extra, limit, recorder)
-        print(f"{name:28} {result[name].get('seconds', limit):7.2f} s", file=sys.stderr)
-        write_json(path, result)
-    result["complete"] = True
-    return result
+        found = measurement.result[name] = run_part(function, extra, limit, options.recorder)
+        print(f"{name:28} {found.get('seconds', limit):7.2f} s", file=sys.stderr)
+        measurement.write()
+    return measurement.finish(True)
 
 
 def main():
@@ -71,7 +70,7 @@ def main():
         import probe_torch_parts
         result = probe_torch_parts.run(options.part, options.recorder)
     else:
-        result = run_parts(options.recorder, options.out)
+        result = measure(options)
         write_json(options.out, result)
     if options.out is None:
         print(json.dumps(result))

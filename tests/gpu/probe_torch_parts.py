@@ -7,13 +7,16 @@ import threading
 
 import torch
 
-from probe_torch_tools import (GRANULE, DeviceArray, Driver, Recorder, measure, owned_bytes)
+import probe_driver as driver
+from probe_driver import GRANULE
+from probe_torch_tools import DeviceArray, Recorder, half_owned, measure, owned_bytes
 
 CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
 
 def run(part, recorder_path):
     result = {}
+    driver.caller = os.path.join(os.path.dirname(recorder_path), "libprobe_call.so")
     torch.cuda.init()
     measure(result, "result", {"facts": facts, "launches": launches, "replay": replay,
                                "blocks": blocks}[part], Recorder(recorder_path))
@@ -49,14 +52,9 @@ def facts(recorder):
 
 def initialise():
     weight = torch.empty(1024, 1024, device="cuda")
-    torch.nn.init.uniform_(weight)
-    torch.nn.init.normal_(weight)
-    torch.nn.init.kaiming_uniform_(weight)
-    torch.nn.init.xavier_normal_(weight)
-    torch.nn.init.trunc_normal_(weight)
-    torch.nn.init.ones_(weight)
+    for name in ("uniform_", "normal_", "kaiming_uniform_", "xavier_normal_", "trunc_normal_", "ones_", "zeros_"):
+        getattr(torch.nn.init, name)(weight)
     torch.nn.init.constant_(weight, 0.5)
-    torch.nn.init.zeros_(weight)
     torch.randn(1 << 20, device="cuda", dtype=torch.bfloat16)
     torch.arange(1 << 20, device="cuda")
     weight.to(torch.bfloat16)
@@ -93,73 +91,55 @@ def convolve():
     layer(torch.randn(2, 3, 64, 64, device="cuda")).sum().backward()
 
 
-def short(name):
-    return name if len(name) <= 160 else name[:120] + "..." + name[-37:]
-
-
-def layout(launch):
-    """Each parameter as offset+size."""
-    return " ".join(f"{offset}+{size}" for offset, size in launch["parameters"])
-
-
-def extent(values):
-    return "x".join(str(value) for value in values)
-
-
-def count_by(found, key):
-    return dict(collections.Counter(str(launch[key]) for launch in found))
+def told(launch):
+    name = launch.name if len(launch.name) <= 160 else launch.name[:120] + "..." + launch.name[-37:]
+    return {"name": name, "entry": launch.entry, "grid": "x".join(map(str, launch.grid)),
+            "parameters": " ".join(f"{offset}+{size}" for offset, size in launch.parameters)}
 
 
 def summary(found):
     first_asked = {}
     for launch in found:
-        first_asked.setdefault(launch["name"], launch)
-    times = sorted(launch["layout_us"] for launch in found)
-    firsts = sorted(launch["layout_us"] for launch in first_asked.values())
+        first_asked.setdefault(launch.name, launch)
+    times = sorted(launch.layout_us for launch in found)
+    firsts = sorted(launch.layout_us for launch in first_asked.values())
+    kinds = {"entries": "entry", "packed_by_caller": "packed_by_caller", "loading_state_before": "loaded_before",
+             "layout_from": "layout_from", "layout_end": "layout_end", "name_from": "name_from"}
     return {
         "launches": len(found),
-        "entries": count_by(found, "entry"),
-        "packed_by_caller": count_by(found, "packed_by_caller"),
-        "with_attributes": sum(launch["attributes"] > 0 for launch in found),
-        "loading_state_before": count_by(found, "loaded_before"),
-        "layout_from": count_by(found, "layout_from"),
-        "layout_end": count_by(found, "layout_end"),
-        "name_from": count_by(found, "name_from"),
-        "without_parameters": sum(not launch["parameters"] for launch in found),
-        "most_packed_bytes": max((launch["packed_bytes"] for launch in found), default=0),
+        **{key: dict(collections.Counter(str(getattr(launch, name)) for launch in found)) for key, name in kinds.items()},
+        "with_attributes": sum(launch.attributes > 0 for launch in found),
+        "without_parameters": sum(not launch.parameters for launch in found),
+        "most_packed_bytes": max((len(launch.packed) for launch in found), default=0),
         "layout_us_median": times[len(times) // 2] if times else None,
         "layout_us_first_median": firsts[len(firsts) // 2] if firsts else None,
         "layout_us_most": times[-1] if times else None,
-        "kernels": [{"name": short(launch["name"]), "entry": launch["entry"],
-                     "parameters": layout(launch), "grid": extent(launch["grid"]),
-                     "block": extent(launch["block"]), "attributes": launch["attributes"],
-                     "packed_by_caller": launch["packed_by_caller"],
-                     "loaded_before": launch["loaded_before"]}
-                    for launch in list(first_asked.values())[:40]],
+        "kernels": [told(launch) | {"block": "x".join(map(str, launch.block))} | {
+            key: getattr(launch, key) for key in ("attributes", "packed_by_caller", "loaded_before")}
+            for launch in list(first_asked.values())[:40]],
     }
 
 
-def recorded(recorder, work, *arguments):
+def recorded(recorder, work):
     recorder.start()
     try:
-        work(*arguments)
+        work()
         torch.cuda.synchronize()
     finally:
         found = recorder.stop()
     return summary(found)
 
 
+# The first of each kind finds its kernels not loaded.
+WORKS = {"initialise": initialise, "train": lambda: train(False), "train_fused": lambda: train(True), "attend": attend,
+         "rearrange": rearrange, "convolve": convolve}
+
+
 def launches(recorder):
     result = {"module_loading": os.environ.get("CUDA_MODULE_LOADING", "default")}
-    # The first of each kind finds its kernels not loaded.
-    measure(result, "initialise", recorded, recorder, initialise)
-    measure(result, "train", recorded, recorder, train, False)
-    measure(result, "train_fused", recorded, recorder, train, True)
-    measure(result, "attend", recorded, recorder, attend)
-    measure(result, "rearrange", recorded, recorder, rearrange)
-    measure(result, "convolve", recorded, recorder, convolve)
-    result["lookups"] = recorder.lookups()
-    return result
+    for name, work in WORKS.items():
+        measure(result, name, recorded, recorder, work)
+    return result | {"lookups": recorder.lookups()}
 
 
 # --- replay
@@ -193,59 +173,46 @@ CASES = [(name, torch.float32, 0) for name in OPERATIONS]
 CASES += [(name, dtype, 0) for name in ("uniform_", "normal_", "fill_", "mul_", "copy_from_float")
           for dtype in (torch.bfloat16, torch.float16)]
 # An odd number of elements, ending in an owned granule: the kernels' branches for a tail.
-CASES += [(name, torch.float32, GRANULE // 4 + 12345)
-          for name in ("uniform_", "normal_", "fill_", "mul_")]
-
-
-def starting_content(elements, dtype):
-    return ((torch.arange(elements, device="cuda") % 251).to(torch.float32) / 256).to(dtype)
+CASES += [(name, torch.float32, GRANULE // 4 + 12345) for name in ("uniform_", "normal_", "fill_", "mul_")]
 
 
 def bytes_of(tensor):
     return tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes()
 
 
-def words_into(launch, begin, size):
-    """Offsets in the packed parameters of the words that point into the tensor."""
-    packed = launch["packed"]
-    return [offset for offset in range(0, len(packed) - 7, 8)
-            if begin <= int.from_bytes(packed[offset:offset + 8], "little") < begin + size]
-
-
-def same_again(recorder, tensor, start, wanted, count):
+def same_again(found, tensor, start, wanted):
     tensor.copy_(start)
-    for index in range(count):
-        recorder.relaunch(index)
+    for launch in found:
+        launch.again()
     return bytes_of(tensor) == wanted
 
 
-def on_other_tensor(recorder, tensor, start, wanted, count):
+def on_other_tensor(found, tensor, start, wanted):
     other = start.clone()
     tensor.copy_(start)
     begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    moved = [recorder.relaunch(index, begin, begin + size, other.data_ptr())
-             for index in range(count)]
+    moved = [launch.again(begin, begin + size, other.data_ptr()) for launch in found]
     return {"equal": bytes_of(other) == wanted, "words_moved": moved,
             "first_tensor_untouched": bytes_of(tensor) == bytes_of(start),
             "aligned_alike": (begin ^ other.data_ptr()) % 512 == 0}
 
 
-def on_half_owned(recorder, driver, tensor, start, wanted, count):
-    address = driver.half_owned(BYTES)
+def on_half_owned(found, tensor, start, wanted):
+    address = half_owned(BYTES)
     begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
     torch.cuda.synchronize()
-    driver.copy_in(address, bytes_of(start))
+    driver.need("cuMemcpyHtoD_v2", address, bytes_of(start), size)
     # The odd granules of the copy went into the sink; the even ones hold the start.
-    for index in range(count):
-        recorder.relaunch(index, begin, begin + size, address)
+    for launch in found:
+        launch.again(begin, begin + size, address)
     torch.cuda.synchronize()
-    seen = driver.copy_out(address, size)
+    seen = driver.read(address, size)
     return {"owned_half_equal": owned_bytes(seen) == owned_bytes(wanted)}
 
 
-def replay_case(recorder, driver, name, dtype, fewer):
+def replay_case(recorder, name, dtype, fewer):
     elements = BYTES // torch.empty((), dtype=dtype).element_size() - fewer
-    start = starting_content(elements, dtype)
+    start = ((torch.arange(elements, device="cuda") % 251).to(torch.float32) / 256).to(dtype)
     tensor = start.clone()
     OPERATIONS[name](tensor)  # once before, so that what is set up lazily is not recorded
     tensor.copy_(start)
@@ -257,23 +224,18 @@ def replay_case(recorder, driver, name, dtype, fewer):
     found = recorder.stop()
     wanted = bytes_of(tensor)
     begin, size = tensor.data_ptr(), elements * tensor.element_size()
-    result = {"launches": [{"name": short(launch["name"]), "entry": launch["entry"],
-                            "grid": extent(launch["grid"]), "parameters": layout(launch),
-                            "words_into_tensor": words_into(launch, begin, size)}
-                           for launch in found],
+    result = {"launches": [told(launch) | {"words_into_tensor": list(launch.words_in(begin, begin + size))} for launch in found],
               "changed_the_tensor": wanted != bytes_of(start)}
-    if found:
-        arguments = (tensor, start, wanted, len(found))
-        measure(result, "same_bytes_equal", same_again, recorder, *arguments)
-        measure(result, "other_tensor", on_other_tensor, recorder, *arguments)
-        measure(result, "sink", on_half_owned, recorder, driver, *arguments)
+    for key, again in (("same_bytes_equal", same_again), ("other_tensor", on_other_tensor), ("sink", on_half_owned)):
+        if found:
+            measure(result, key, again, found, tensor, start, wanted)
     return result
 
 
-def program_on_half_owned(driver):
+def program_on_half_owned():
     """The program's own call on a tensor of which only half is owned."""
     elements = BYTES // 4
-    address = driver.half_owned(BYTES)
+    address = half_owned(BYTES)
     tensor = torch.as_tensor(DeviceArray(address, elements, "<f4"), device="cuda")
     ordinary = torch.empty(elements, device="cuda")
     result = {"is_the_same_memory": tensor.data_ptr() == address}
@@ -282,7 +244,7 @@ def program_on_half_owned(driver):
             torch.manual_seed(99)
             OPERATIONS[name](target)
         torch.cuda.synchronize()
-        seen = driver.copy_out(address, BYTES)
+        seen = driver.read(address, BYTES)
         result[name] = owned_bytes(seen) == owned_bytes(bytes_of(ordinary))
     return result
 
@@ -290,11 +252,11 @@ def program_on_half_owned(driver):
 def replay(recorder):
     result = {}
     torch.zeros(1, device="cuda")
-    driver = Driver()
+    driver.start()
     for name, dtype, fewer in CASES:
         key = f"{name} {str(dtype).replace('torch.', '')}" + (" odd size" if fewer else "")
-        measure(result, key, replay_case, recorder, driver, name, dtype, fewer)
-    measure(result, "program_on_half_owned", program_on_half_owned, driver)
+        measure(result, key, replay_case, recorder, name, dtype, fewer)
+    measure(result, "program_on_half_owned", program_on_half_owned)
     return result
 
 
@@ -421,15 +383,9 @@ def directly(ledger):
 
 
 def blocks(recorder):
-    result = {"alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF", "default")}
-    ledger = Ledger(recorder)
-    kept = some_tensors()
-    measure(result, "after_alloc", compare, ledger)
-    measure(result, "after_free", after_free, ledger, kept)
-    measure(result, "second_thread", in_second_thread, ledger)
-    measure(result, "other_stream", with_other_stream, ledger)
-    measure(result, "private_pool", in_private_pool, ledger)
-    measure(result, "allocator_called_directly", directly, ledger)
-    measure(result, "after_empty_cache", after_empty_cache, ledger)
-    result["reports"] = len(recorder.blocks())
-    return result
+    result, ledger, kept = {"alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF", "default")}, Ledger(recorder), some_tensors()
+    for key, work, *arguments in (("after_alloc", compare), ("after_free", after_free, kept), ("second_thread", in_second_thread),
+                                  ("other_stream", with_other_stream), ("private_pool", in_private_pool),
+                                  ("allocator_called_directly", directly), ("after_empty_cache", after_empty_cache)):
+        measure(result, key, work, ledger, *arguments)
+    return result | {"reports": len(recorder.blocks())}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the parts of probe_torch.py: the recorder's functions, and VMM calls to the driver."""
+"""For the parts of probe_torch.py: the recorder's functions, and memory of which a process owns a half."""
 import ctypes
 import traceback
 
-GRANULE = 2 << 20
-SUCCESS = 0
+import probe_driver as driver
+from probe_driver import GRANULE, OK
 
 
 def measure(result, key, function, *arguments):
@@ -13,146 +13,130 @@ def measure(result, key, function, *arguments):
         result[key] = function(*arguments)
     except Exception as error:  # whatever it is, it is the measurement's result
         last = traceback.extract_tb(error.__traceback__)[-1]
-        result[key] = {"error": f"{type(error).__name__}: {error}"[:500],
-                       "at": f"{last.name}:{last.lineno}"}
+        result[key] = {"error": f"{type(error).__name__}: {error}"[:500], "at": f"{last.name}:{last.lineno}"}
 
 
 class Block(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_int64),
-                ("allocated", ctypes.c_uint64), ("reserved", ctypes.c_uint64),
-                ("device_type", ctypes.c_int32), ("device_index", ctypes.c_int32),
+    """block of launch_recorder.c."""
+    _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_int64), ("allocated", ctypes.c_uint64),
+                ("reserved", ctypes.c_uint64), ("device_type", ctypes.c_int32), ("device_index", ctypes.c_int32),
                 ("thread", ctypes.c_int64)]
 
 
-class Launch(ctypes.Structure):
-    """recorder_launch of launch_recorder.h."""
-    _fields_ = [("entry", ctypes.c_char_p), ("name_from", ctypes.c_char_p), ("layout_from", ctypes.c_char_p),
-                ("name", ctypes.c_char * 2048), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
-                ("shared_bytes", ctypes.c_uint32), ("attributes", ctypes.c_uint32), ("packed_by_caller", ctypes.c_int32),
-                ("loaded_before", ctypes.c_int32), ("layout_end", ctypes.c_int32), ("parameter_count", ctypes.c_int32),
-                ("stream", ctypes.c_uint64), ("thread", ctypes.c_int64), ("layout_ns", ctypes.c_int64),
-                ("packed_bytes", ctypes.c_size_t), ("offsets", ctypes.c_size_t * 128), ("sizes", ctypes.c_size_t * 128),
-                ("packed", ctypes.c_void_p)]
+class Config(ctypes.Structure):
+    """CUlaunchConfig of cuda.h."""
+    _fields_ = [("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_uint32),
+                ("stream", ctypes.c_uint64), ("attrs", ctypes.c_void_p), ("attributes", ctypes.c_uint32)]
+
+
+POINTERS = ctypes.POINTER(ctypes.c_uint64)
+ON_LAUNCH = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(Config), ctypes.c_uint64, POINTERS, POINTERS)
+ATTRIBUTE_BYTES = 72  # of CUlaunchAttribute
+BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_...
+PARAMETERS_MOST = 128
+
+
+class Launch:
+    """A launch: the answers of the driver about its kernel before the launch, and a copy of the parameters."""
+
+    def __init__(self, entry, config, function, parameters, extra):
+        self.entry, self.config, self.function = entry.decode(), Config.from_buffer_copy(config.contents), function
+        self.grid, self.block, self.attributes = list(self.config.grid), list(self.config.block), self.config.attributes
+        self.attribute_values = ctypes.create_string_buffer(ctypes.string_at(self.config.attrs, ATTRIBUTE_BYTES * self.attributes)
+                                                            if self.attributes else b"")
+        self.config.attrs = ctypes.addressof(self.attribute_values)
+        state = ctypes.c_int()
+        self.loaded_before = state.value if driver.call("cuFuncIsLoaded", state, function) == OK else -1
+        self.name, self.name_from, self.layout_from, layout_ns = "", "nowhere", "cuFuncGetParamInfo", 0
+        for kind in ("Func", "Kernel"):
+            name = ctypes.c_char_p()
+            if self.name_from == "nowhere" and driver.call(f"cu{kind}GetName", name, function) == OK:
+                self.name, self.name_from = (name.value or b"").decode(), f"cu{kind}GetName"
+        for kind in ("Func", "Kernel"):
+            self.parameters, self.layout_end, took = self.ask_layout(f"cu{kind}GetParamInfo")
+            layout_ns += took
+            if self.parameters:
+                self.layout_from = f"cu{kind}GetParamInfo"
+                break
+        self.layout_us, self.packed_by_caller = driver.us(layout_ns), bool(extra)
+        self.packed = self.pack_extra(extra) if extra else self.pack(parameters) if parameters else b""
+
+    def ask_layout(self, symbol):
+        """([[offset, size] of each parameter], the answer after the last one, nanoseconds)"""
+        offset, size, found, all_ns = ctypes.c_size_t(), ctypes.c_size_t(), [], 0
+        while True:
+            result, nanoseconds = driver.numbered(symbol, (self.function, len(found), offset, size))
+            all_ns += nanoseconds
+            if result != 0 or len(found) == PARAMETERS_MOST:
+                return found, result, all_ns
+            found.append([offset.value, size.value])
+
+    def pack(self, parameters):
+        """At the offsets that the layout gives."""
+        packed = bytearray(max((offset + size for offset, size in self.parameters), default=0))
+        for number, (offset, size) in enumerate(self.parameters):
+            packed[offset:offset + size] = ctypes.string_at(parameters[number], size)
+        return bytes(packed)
+
+    def pack_extra(self, extra):
+        words = {}
+        while extra[2 * len(words)]:
+            words[extra[2 * len(words)]] = extra[2 * len(words) + 1]
+        return ctypes.string_at(words[BUFFER_POINTER], ctypes.c_size_t.from_address(words[BUFFER_SIZE]).value)
+
+    def words_in(self, begin, end):
+        """{offset in the packed parameters: word of 8 bytes} that point there."""
+        words = {offset: int.from_bytes(self.packed[offset:offset + 8], "little") for offset in range(0, len(self.packed) - 7, 8)}
+        return {offset: word for offset, word in words.items() if begin <= word < end}
+
+    def again(self, old_begin=0, old_end=0, new_begin=0):
+        """Once more with a copy of the parameters, on the stream it had. Every word of 8 bytes in [old_begin, old_end) is moved
+        by new_begin - old_begin: how many were."""
+        packed, moved = bytearray(self.packed), self.words_in(old_begin, old_end)
+        for offset, word in moved.items():
+            packed[offset:offset + 8] = (word + new_begin - old_begin).to_bytes(8, "little")
+        data = ctypes.create_string_buffer(bytes(packed), len(packed) + 8)
+        begin, extra = ctypes.addressof(data), driver.packed(bytes(packed), len(packed)) if self.packed_by_caller else None
+        parameters = (ctypes.c_uint64 * PARAMETERS_MOST)(*(begin + offset for offset, _ in self.parameters))
+        config = self.config
+        how = [config, self.function] if self.entry.startswith("cuLaunchKernelEx") else \
+            [self.function, *config.grid, *config.block, config.shared_bytes, config.stream]
+        driver.need(self.entry, *how, None if extra else parameters, extra)
+        return len(moved)
 
 
 class Recorder:
     """The preloaded launch recorder of this process."""
 
     def __init__(self, path):
-        self.library = ctypes.CDLL(path)
-        self.library.recorder_launch.restype = ctypes.POINTER(Launch)
-        self.library.recorder_relaunch.argtypes = [
-            ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64,
-            ctypes.POINTER(ctypes.c_int)]
+        driver.load()
+        self.library, self.launches = ctypes.CDLL(path), []
+        self.library.recorder_blocks.restype = ctypes.POINTER(Block)
+        self.listener = ON_LAUNCH(lambda *launch: self.launches.append(Launch(*launch)))
 
     def lookups(self):
         return {way: self.library.recorder_lookups(way.encode()) for way in ("dlsym", "resolver")}
 
     def start(self):
-        self.library.recorder_clear()
-        self.library.recorder_record(1)
+        self.launches = []
+        self.library.recorder_tell(self.listener)
 
     def stop(self):
-        self.library.recorder_record(0)
-        return [self.launch(index) for index in range(self.library.recorder_count())]
-
-    def launch(self, index):
-        seen = self.library.recorder_launch(index).contents
-        told = {name: getattr(seen, name) for name, *_ in Launch._fields_}
-        told.update({name: told[name].decode() for name in ("entry", "name", "name_from", "layout_from")},
-                    grid=list(seen.grid), block=list(seen.block), packed_by_caller=bool(seen.packed_by_caller),
-                    layout_us=round(seen.layout_ns / 1e3, 2),
-                    parameters=[[seen.offsets[i], seen.sizes[i]] for i in range(seen.parameter_count)],
-                    packed=ctypes.string_at(seen.packed, seen.packed_bytes) if seen.packed else b"")
-        return told
-
-    def relaunch(self, index, old_begin=0, old_end=0, new_begin=0):
-        """The number of words that were moved; an error of the driver is an exception."""
-        moved = ctypes.c_int(0)
-        result = self.library.recorder_relaunch(index, old_begin, old_end, new_begin,
-                                                ctypes.byref(moved))
-        if result != SUCCESS:
-            raise RuntimeError(f"launching again gave {result}")
-        return moved.value
+        """The launches since the start."""
+        self.library.recorder_tell(None)
+        return self.launches
 
     def blocks(self):
-        found = []
-        for index in range(self.library.recorder_block_count()):
-            block = Block()
-            self.library.recorder_block_get(index, ctypes.byref(block))
-            found.append(block)
-        return found
+        count = ctypes.c_int()
+        blocks = self.library.recorder_blocks(ctypes.byref(count))
+        return blocks[:count.value]
 
 
-class Location(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
-
-
-class Property(ctypes.Structure):
-    """CUmemAllocationProp of cuda.h."""
-    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
-                ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
-
-
-class Access(ctypes.Structure):
-    """CUmemAccessDesc of cuda.h."""
-    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
-
-
-DEVICE, PINNED, READ_WRITE = 1, 1, 3
-
-
-class Driver:
-    """VMM in the current context of the process, through libcuda itself."""
-
-    def __init__(self, device=0):
-        self.library = ctypes.CDLL("libcuda.so.1")
-        self.location = Location(DEVICE, device)
-
-    def call(self, name, *arguments):
-        result = getattr(self.library, name)(*arguments)
-        if result != SUCCESS:
-            raise RuntimeError(f"{name} gave {result}")
-
-    def reserve(self, size):
-        address = ctypes.c_uint64()
-        self.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size),
-                  ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
-        return address.value
-
-    def create(self, size):
-        handle = ctypes.c_uint64()
-        wanted = Property(PINNED, 0, self.location, None)
-        self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(wanted),
-                  ctypes.c_uint64(0))
-        return handle
-
-    def map(self, address, size, handle):
-        self.call("cuMemMap", ctypes.c_uint64(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
-                  handle, ctypes.c_uint64(0))
-
-    def set_access(self, address, size):
-        access = Access(self.location, READ_WRITE)
-        self.call("cuMemSetAccess", ctypes.c_uint64(address), ctypes.c_size_t(size),
-                  ctypes.byref(access), ctypes.c_size_t(1))
-
-    def copy_in(self, address, data):
-        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
-
-    def copy_out(self, address, size):
-        data = ctypes.create_string_buffer(size)
-        self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
-        return data.raw
-
-    def half_owned(self, size):
-        """An address range whose even granules have memory and whose odd ones share a sink."""
-        address = self.reserve(size)
-        sink = self.create(GRANULE)
-        for index in range(size // GRANULE):
-            self.map(address + index * GRANULE, GRANULE,
-                     sink if index % 2 else self.create(GRANULE))
-        self.set_access(address, size)
-        return address
+def half_owned(size):
+    """An address range whose even granules have memory and whose odd ones share a sink."""
+    address, sink = driver.reserve(size), driver.create(GRANULE)
+    driver.map_handles(address, GRANULE, [sink if index % 2 else driver.create(GRANULE) for index in range(size // GRANULE)])
+    return address
 
 
 def owned_bytes(data):

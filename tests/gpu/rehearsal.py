@@ -4,13 +4,9 @@ import os
 import subprocess
 
 import build_all
-from run_tools import REHEARSAL, SOURCE
+from run_tools import REHEARSAL, SOURCE, result_page
 
 TORCH = os.path.join(SOURCE, "tests", "frameworks", "torch")
-
-
-def output_of(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def layouts_of(built, python, torch):
@@ -27,7 +23,7 @@ def environment(built, python):
     """PyTorch's libraries find their own by a path that is inside of them, so the stand-ins are
     preloaded."""
     libraries = [built.path(build_all.STAND_IN), built.path(build_all.SIMULATED_NCCL)]
-    torch, nccl = output_of(python, os.path.join(TORCH, "release.py")).split()
+    torch, nccl = result_page.output_of(python, os.path.join(TORCH, "release.py")).split()
     folders = [os.path.dirname(built.path(build_all.SIMULATOR)), *map(os.path.dirname, libraries)]
     return {REHEARSAL: "1", "LD_LIBRARY_PATH": ":".join(folders), "LD_PRELOAD": ":".join(libraries),
             "SIMCUDA_FATBIN_LAYOUTS": layouts_of(built, python, torch),

@@ -13,11 +13,10 @@ import re
 import sys
 import tempfile
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
-from part_script import run_part
-from run_tools import SOURCE, last_line, read_json, run_limited, without_shim, write_json
+from part_script import Measurement, run_part
+from run_tools import SOURCE, last_line, read_json, run_limited, without_shim
 
 PROGRAM = os.path.join(SOURCE, "tests", "frameworks", "flows", "run")
 WORLD = 8
@@ -50,24 +49,19 @@ def run_flow(name, options, limit):
     return record
 
 
-def names_of_flows(options):
-    done = run_limited([sys.executable, PROGRAM, "--list", *options.flows], 60)
-    if done.status != 0:
-        raise SystemExit("tests/frameworks/flows/run cannot be used: " + last_line(done.error))
-    return done.out.split()
-
-
 def measure(options):
     if not os.path.exists(PROGRAM):
         return {"skipped": "tests/frameworks/flows/run is not there"}
-    deadline = time.monotonic() + options.seconds
-    names = names_of_flows(options)
-    result = {"format": "metashard-flows-1", "complete": False, "world": WORLD, "ranks": options.ranks,
-              "scale": options.scale, "counts": {}, "flows": []}
-    lock = threading.Lock()
+    listed = run_limited([sys.executable, PROGRAM, "--list", *options.flows], 60)
+    if listed.status != 0:
+        raise SystemExit("tests/frameworks/flows/run cannot be used: " + last_line(listed.error))
+    names, lock = listed.out.split(), threading.Lock()
+    measurement = Measurement(options, "metashard-flows-1", world=WORLD, ranks=options.ranks, scale=options.scale, counts={},
+                              flows=[])
+    result = measurement.result
 
     def one(name):
-        left = deadline - time.monotonic()
+        left = measurement.left()
         if left < 5:
             record = {"flow": name, "result": "no time left"}
         else:
@@ -77,7 +71,7 @@ def measure(options):
             results = [flow["result"] for flow in result["flows"]]
             result["counts"] = {kind: results.count(kind) for kind in sorted(set(results))}
             result["complete"] = len(results) == len(names) and "no time left" not in results
-            write_json(options.out, result)
+            measurement.write()
             print(f"{record['flow']:30} {record['result']}", flush=True)
 
     with ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 4))) as pool:

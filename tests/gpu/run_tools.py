@@ -14,6 +14,7 @@ import time
 from collections import namedtuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import result_page  # noqa: E402
 from state_page import read_facts  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -60,8 +61,7 @@ def run_limited(command, limit, environment=None, session=False, show=False, on_
     """Runs it in a process group of its own, or a session, for at most so many seconds. on_timeout
     is handed its process id while it still runs."""
     start = time.monotonic()
-    with tempfile.TemporaryFile("w+", errors="replace") as out, \
-            tempfile.TemporaryFile("w+", errors="replace") as error:
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as error:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
                                    stderr=None if show else error, env=environment,
                                    start_new_session=session, process_group=None if session else 0)
@@ -76,23 +76,19 @@ def run_limited(command, limit, environment=None, session=False, show=False, on_
             end(process, session)
         out.seek(0)
         error.seek(0)
-        return Done(process.returncode, timed_out, time.monotonic() - start, out.read(),
-                    error.read())
+        return Done(process.returncode, timed_out, time.monotonic() - start, out.read(), error.read())
+
+
+def end_of(done, limit):
+    """In words; "ends" where nothing is wrong."""
+    if done.timed_out:
+        return f"no end in {limit:.0f} s"
+    return "ends" if done.status == 0 else f"exit status {done.status}: {last_line(done.error)}"
 
 
 def read_json(path):
     try:
         return read_facts(path)
-    except (OSError, ValueError):
-        return {}
-
-
-def read_started(path):
-    """The whole sections that the probe wrote before it was stopped."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        return json.loads(text[:text.rindex("\n  },")] + "\n  }\n}")
     except (OSError, ValueError):
         return {}
 
@@ -134,7 +130,7 @@ def without_shim(**more):
 
 def under_shim(shim, dump, **more):
     preload = ":".join(filter(None, [shim, os.environ.get("LD_PRELOAD")]))
-    return without_shim(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_LOG="warn", **more)
+    return without_shim(**{"LD_PRELOAD": preload, "METASHARD_DUMP": dump, "METASHARD_LOG": "warn"} | more)
 
 
 def counters_of(dump):
@@ -164,16 +160,9 @@ def code_version():
 
 
 def commit():
-    """The commit of the working tree, or None where there is no git; with a + where the sources differ from
-    it."""
-    found = []
-    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE]):
-        try:
-            found.append(subprocess.run(["git", "-C", SOURCE, *words], capture_output=True, text=True, timeout=30,
-                                        check=True).stdout.strip())
-        except (OSError, subprocess.SubprocessError):
-            return None
-    return found[0] + ("+" if found[1] else "")
+    """The commit of the working tree, or None where there is no git; with a + where the sources differ from it."""
+    head = result_page.output_of("git", "rev-parse", "HEAD")
+    return head + ("+" if result_page.output_of("git", "status", "--porcelain", "--", *CODE) else "") if head else None
 
 
 CALLS = """
@@ -197,6 +186,7 @@ print(json.dumps({"gpu": name.value.decode(), "cuda": version.value}))
 # A driver without persistence shuts the device down after its last process, and takes seconds to start it.
 HOLD_DEVICE = CALLS + """
 call("cuDevicePrimaryCtxRetain", byref(context), device)
+print("held", flush=True)
 sys.stdin.read()
 """
 # Memory that is written, on the device, and read back; in a process of its own, whose context is a
@@ -213,8 +203,11 @@ if bytes(seen) != bytes([0x5a]) * len(seen):
 """
 HEALTH_SECONDS = 5
 ASK_TORCH = """
-import json, torch
-print(json.dumps({"torch": torch.__version__, "available": torch.cuda.is_available()}))
+import importlib.util, json
+if importlib.util.find_spec("torch") is None:
+    raise SystemExit("PyTorch is not installed")
+import torch
+print(json.dumps({"torch": torch.__version__, "torch_sees_gpu": torch.cuda.is_available()}))
 """
 
 
@@ -228,15 +221,28 @@ def health(environment=None):
 
 @contextlib.contextmanager
 def device_held():
-    holder = subprocess.Popen([sys.executable, "-c", HOLD_DEVICE], stdin=subprocess.PIPE)
+    """Gives None, or why there is no device to hold."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD_DEVICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
     try:
-        yield
+        first = holder.stdout.readline()
+        yield None if first == "held\n" else last_line(first + holder.stdout.read())
     finally:
         holder.stdin.close()
         try:
             holder.wait(10)
         except subprocess.TimeoutExpired:
             holder.kill()
+
+
+def run_script(build, name, *arguments, **environment):
+    """(exit status, standard error, result) of a script of this folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.json")
+        program = os.path.join(SOURCE, "tests", "gpu", name)
+        done = subprocess.run([sys.executable, "-B", program, "--build", build, "--out", out, *arguments],
+                              capture_output=True, text=True, env=without_shim(**environment), check=False)
+        return done.returncode, done.stderr, read_json(out)
 
 
 def run_checks(*checks):
@@ -268,9 +274,13 @@ def machine(python, limit, environment=None):
         reason = None
     else:
         reason = "the driver did not answer in 60 s" if done.timed_out else last_line(done.error)
+    return facts | ask_torch(python, limit, environment)[0], reason
+
+
+def ask_torch(python, limit=120, environment=None):
+    """({its version, and whether it sees a GPU}, why nothing can be run with it or None)"""
     done = run_limited([python, "-c", ASK_TORCH], min(120, limit), environment)
-    if done.status == 0:
-        torch = json.loads(done.out.splitlines()[-1])
-        facts["torch"] = torch["torch"]
-        facts["torch_sees_gpu"] = torch["available"]
-    return facts, reason
+    if done.status != 0:
+        return {}, "PyTorch did not answer within 120 s" if done.timed_out else last_line(done.error)
+    facts = json.loads(done.out.splitlines()[-1])
+    return facts, None if facts["torch_sees_gpu"] else "PyTorch sees no GPU"

@@ -12,8 +12,7 @@ import os
 import statistics
 import time
 
-from alternating import Turns, medians
-from part_script import run_part
+from part_script import Turns, medians, run_part
 
 ROUNDS, STEPS, WARM_UP_STEPS = 4, 200, 20
 # Longer than METASHARD_SETTLE_MS: what is measured is the state that training is in.
@@ -76,17 +75,13 @@ def train(options):
 
 
 def measure(options):
-    training = [os.path.abspath(__file__), "--train", "--device", options.device, "--steps",
-                str(options.steps)]
+    training = [os.path.abspath(__file__), "--train", "--device", options.device, "--steps", str(options.steps)]
     starting = ["-c", START if options.device == "cuda" else START_ON_CPU]
-    result = {"format": "metashard-step-time-1", "summary": {},
-              "training": {}, "starting": {},
-              "shape": {"layers": options.layers, "width": options.width, "batch": options.batch,
-                        "length": options.length, "steps": options.steps, "dtype": "bfloat16"}}
-    training += [word for name in ("layers", "width", "batch", "length")
-                 for word in ("--" + name, str(getattr(options, name)))]
-    turns = Turns(options, result)
-    done = 0
+    shape = {name: getattr(options, name) for name in ("layers", "width", "batch", "length")}
+    training += [word for name, value in shape.items() for word in ("--" + name, str(value))]
+    turns = Turns(options, "metashard-step-time-1", summary={}, training={}, starting={},
+                  shape={**shape, "steps": options.steps, "dtype": "bfloat16"})
+    result, done = turns.result, 0
     for _ in range(options.rounds):
         if not turns.round("training", training, result["training"]) or \
                 not turns.round("starting", starting, result["starting"]):
@@ -94,8 +89,7 @@ def measure(options):
         done += 1
         result["summary"] = summary_of(result)
     result["rounds"] = done
-    turns.finish(done > 0)
-    return result
+    return turns.finish(done > 0)
 
 
 def summary_of(result):

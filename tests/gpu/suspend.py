@@ -14,15 +14,17 @@ writes after each, one JSON object.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 from load_time import affordable, files_of, make_checkpoint, warm
-from part_script import device_mib, run_part
-from run_tools import under_shim, write_json
+from part_script import Measurement, device_mib, run_part
+from run_tools import SOURCE, under_shim
+
+sys.path.append(os.path.join(SOURCE, "tools", "python"))
+from metashard import control  # noqa: E402 (the path is set above)
 
 GIB = 1 << 30
 LARGEST, SMALLEST = 2 * GIB, 1 << 20
@@ -51,8 +53,8 @@ class Sleeper:
         self.control = os.path.join(folder, "control")
         environment = under_shim(options.shim, os.path.join(folder, "dump"))
         environment.update(METASHARD_CONTROL=self.control, PYTHONHASHSEED="0")
-        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--sleep", folder, "--device", options.device], text=True,
-                                        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, os.path.abspath(__file__), "--sleep", folder, "--device", options.device]
+        self.process = subprocess.Popen(command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.made = self.answer()
         self.right = self.work()["sums"]
 
@@ -69,22 +71,12 @@ class Sleeper:
 
     def ask(self, request):
         """The answer to a request on the control socket: an object, if it is one."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(self.control)
-            connection.sendall(request.encode() + b"\n")
-            answer = b""
-            while not answer.endswith(b"\n"):
-                more = connection.recv(65536)
-                if not more:
-                    raise RuntimeError("no answer")
-                answer += more
-        word, _, rest = answer.decode().strip().partition(" ")
-        if word != "ok":
-            raise RuntimeError(rest)
-        return json.loads(rest) if rest.startswith("{") else rest
+        answer = control.ask(self.process.pid, self.control, request, 600)
+        return json.loads(answer) if answer.startswith("{") else answer
 
     def toggle(self):
-        done = subprocess.run([CHECKPOINT, "--toggle", "--pid", str(self.process.pid)], capture_output=True, text=True, check=False)
+        command = [CHECKPOINT, "--toggle", "--pid", str(self.process.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{CHECKPOINT}: {(done.stderr or done.stdout).strip()}")
 
@@ -128,27 +120,25 @@ def run_case(one, steps):
 
 def measure(options):
     with tempfile.TemporaryDirectory() as folder:
-        deadline = time.monotonic() + options.seconds
         size = affordable(options, folder)
         if size < SMALLEST:
             return {"skipped": "no room for a checkpoint"}
         make_checkpoint(folder, size)
         warm(folder)
         time.sleep(0.1)  # a file that has just been written is not trusted
-        one = Sleeper(options, folder)
-        result = {"format": "metashard-suspend-1", "complete": False, **one.made, "cases": {}}
-        planned = cases(folder)
+        one, planned = Sleeper(options, folder), cases(folder)
+        measurement = Measurement(options, "metashard-suspend-1", **one.made, cases={})
+        seen = measurement.result["cases"]
         for name, steps in planned.items():
-            if time.monotonic() > deadline - options.seconds / 10:
+            if measurement.left() < options.seconds / 10:
                 break
             try:
-                result["cases"][name] = run_case(one, steps)
-            except RuntimeError as error:
-                result["cases"][name] = {"same": False, "error": str(error)}
-            write_json(options.out, result)
+                seen[name] = run_case(one, steps)
+            except (RuntimeError, control.installed.Fault) as error:
+                seen[name] = {"same": False, "error": str(error)}
+            measurement.write()
         one.end()
-        result["complete"] = len(result["cases"]) == len(planned)
-        return result
+        return measurement.finish(len(seen) == len(planned))
 
 
 def in_short(result):
