@@ -378,10 +378,10 @@ static const char *take_signal(int number)
     if (why != NULL)
         return why;
     if (sigaction(number, NULL, &before) != 0)
-        return strerror(errno);
+        return "there is no such signal";
     if ((before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_DFL)
         return "the program handles it itself";
-    return sigaction(number, &action, NULL) == 0 ? NULL : strerror(errno);
+    return sigaction(number, &action, NULL) == 0 ? NULL : "no process can handle it";
 }
 
 static void open_signal(void)
@@ -399,7 +399,7 @@ static void open_signal(void)
     const char *why = take_signal(known);
     if (why == NULL)
         return;
-    ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s", known, why);
+    ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s; use another signal, such as 10", known, why);
     close(signalled.descriptor);
     signalled.descriptor = -1;
 }
