@@ -1339,7 +1339,7 @@ MS_TEST(a_signal_that_is_not_free_is_told_of)
          {.sa_handler = SIG_DFL, .sa_flags = SA_SIGINFO},
          "10: the program handles it itself"},
         {SIGKILL, {.sa_handler = SIG_DFL}, "9: no process can handle it; use another"},
-        {SIGSTOP, {.sa_handler = SIG_DFL}, "19: no process can handle it; use another"},
+        {SIGSTOP, {.sa_handler = SIG_DFL}, "19: no process can handle it"},
         {SIGSEGV, {.sa_handler = SIG_DFL}, "11: faults of the program raise it"},
         {SIGBUS, {.sa_handler = SIG_DFL}, "7: faults of the program raise it"},
         {SIGILL, {.sa_handler = SIG_DFL}, "4: faults of the program raise it"},
@@ -1349,8 +1349,8 @@ MS_TEST(a_signal_that_is_not_free_is_told_of)
         {SIGABRT, {.sa_handler = SIG_DFL}, "6: faults of the program raise it"},
         {SIGCHLD, {.sa_handler = SIG_DFL}, "17: the kernel sends it"},
         {SIGCONT, {.sa_handler = SIG_DFL}, "18: the kernel sends it"},
-        {1000, {.sa_handler = SIG_DFL}, "1000: there is no such signal; use another"},
-        {UINT64_C(1) << 33, {.sa_handler = SIG_DFL}, "2147483647: there is no such signal; use another"},
+        {1000, {.sa_handler = SIG_DFL}, "1000: there is no such signal"},
+        {UINT64_C(1) << 33, {.sa_handler = SIG_DFL}, "2147483647: there is no such signal"},
     };
     make_folder();
     const int open_before = open_descriptors();
