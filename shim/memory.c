@@ -13,7 +13,7 @@
 #include "shim/observer.h"
 #include "shim/quick.h"
 
-static bool is_regular(CUdeviceptr *address_out, size_t bytes)
+static bool serve_recurring(CUdeviceptr *address_out, size_t bytes)
 {
     struct ms_recurring_size *const size = ms_recurring_take(bytes);
     if (size == NULL)
@@ -29,7 +29,7 @@ static bool is_regular(CUdeviceptr *address_out, size_t bytes)
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult result;
-    if (is_regular(dptr, bytesize))
+    if (serve_recurring(dptr, bytesize))
         return CUDA_SUCCESS;
     MS_ENTER("cuMemAlloc_v2");
     if (ms_ready_to_defer() && !ms_nccl_is_inside(__builtin_return_address(0)) &&

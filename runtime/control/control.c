@@ -399,7 +399,7 @@ static void open_signal(void)
     const char *why = take_signal(known);
     if (why == NULL)
         return;
-    ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s; use another signal, such as 10", known, why);
+    ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s; use another signal", known, why);
     close(signalled.descriptor);
     signalled.descriptor = -1;
 }

@@ -80,8 +80,8 @@ void *ms_host_snapshot_data(const struct ms_host_snapshot *snapshot); /* NULL: w
 
 /*
  * Returns a snapshot whose bytes lie in a store (loading/store.h). It takes a reference to the
- * store, and frees the pages that are the snapshot's alone with the snapshot, also those of a file,
- * if the file system can do that. NULL if out of memory.
+ * store, and with the snapshot it frees the pages that lie wholly in the snapshot, also those of a
+ * file, if the file system can do that; the others go with the store. NULL if out of memory.
  */
 struct ms_stored {
     unsigned char *memory;

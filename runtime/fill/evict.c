@@ -215,11 +215,11 @@ static void trim_all(void)
 {
     /* After a try that freed nothing, trims only when there is more dead memory. */
     static _Atomic uint64_t enough;
-    const uint64_t before = ms_carve_dead_bytes();
+    const uint64_t before = ms_carve_dead_memory();
     if (before <= ms_config.dead_bytes || before <= atomic_load(&enough) || !may_trim())
         return;
     atomic_fetch_add(&trimmed_bytes, evict_all(&trimming));
-    const uint64_t after = ms_carve_dead_bytes();
+    const uint64_t after = ms_carve_dead_memory();
     atomic_store(&enough, after < before ? 0 : after + ms_config.dead_bytes);
 }
 

@@ -266,8 +266,9 @@ static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, s
                      size_t *end_out)
 {
     struct ms_position next = ms_sorted_behind(&backing->chunks, at);
-    const struct ms_chunk *chunk;
-    while ((chunk = ms_sorted_step(&backing->chunks, &next)) != NULL && chunk->begin <= at)
+    const struct ms_chunk *chunk = NULL;
+    while (at < stop && (chunk = ms_sorted_step(&backing->chunks, &next)) != NULL &&
+           chunk->begin <= at)
         at = chunk->end;
     *begin_out = at;
     *end_out = chunk != NULL && chunk->begin < stop ? chunk->begin : stop;

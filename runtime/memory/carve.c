@@ -266,8 +266,8 @@ static size_t present_bytes(const struct ms_allocation *allocation, size_t begin
 
 void ms_carve_set_dead(struct ms_allocation *allocation, size_t bytes)
 {
-    atomic_fetch_add(&ms_space_dead, bytes - MS_OWN(allocation)->dead_bytes);
-    MS_OWN(allocation)->dead_bytes = bytes;
+    atomic_fetch_add(&ms_space_dead, bytes - MS_OWN(allocation)->dead_memory);
+    MS_OWN(allocation)->dead_memory = bytes;
 }
 
 /* True if the allocation has blocks, or can get its first block: nobody has written to it. */
@@ -283,7 +283,7 @@ static bool can_carve(struct ms_allocation *allocation)
 /* Present bytes of [begin, end) are not dead any more. */
 static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const size_t left = MS_OWN(allocation)->dead_bytes;
+    const size_t left = MS_OWN(allocation)->dead_memory;
     const size_t used = left > 0 ? present_bytes(allocation, begin, end) : 0;
     ms_carve_set_dead(allocation, used < left ? left - used : 0);
 }
@@ -348,7 +348,7 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
     if (!ms_carve_remove_block(allocation, begin, end_out))
         return false;
     if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->notes.keeps_dead)
-        ms_carve_set_dead(allocation, MS_OWN(allocation)->dead_bytes +
+        ms_carve_set_dead(allocation, MS_OWN(allocation)->dead_memory +
                                           present_bytes(allocation, begin, *end_out));
     add_gain(allocation, (int64_t)trimmed_bytes(allocation, begin, *end_out));
     add_ready(allocation, begin);
@@ -400,7 +400,7 @@ void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end)
 
 size_t ms_carve_dead(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const size_t all = MS_OWN(allocation)->dead_bytes;
+    const size_t all = MS_OWN(allocation)->dead_memory;
     const size_t present = all > 0 ? present_bytes(allocation, begin, end) : 0;
     return present < all ? present : all;
 }

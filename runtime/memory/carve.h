@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The blocks of a claimed allocation that a caching allocator carves: how they come and go, and
- * which memory goes back. The content of a returned block is dead at once. Its memory stays,
- * because queued work may still use it: that memory is *dead* until it is given back.
+ * which memory goes back. The content of a returned block is dead at once. The block keeps *dead
+ * memory*, because queued work may still use that, until the memory is given back.
  *
  * Blocks change under the claim and ms_space_lock, because a pointer scan reads them without a
  * claim (space.h).
@@ -36,8 +36,8 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
  */
 void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* [begin, end) is unmapped: cuts it out of all blocks and of the dead bytes. Ends the process
- * if there is no host memory for the record. */
+/* [begin, end) is unmapped: cuts it out of all blocks and of the dead memory. Ends the process if
+ * there is no host memory for the record. */
 void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* How many bytes of [begin, end) have dead memory, at most. */
@@ -61,7 +61,7 @@ CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_car
 
 /*
  * Gives the dead memory back, that of returned blocks, unless others may use it, or the program
- * has used bytes outside of all blocks, which nobody can tell from dead bytes. With
+ * has used bytes outside of all blocks, which nobody can tell from those of returned blocks. With
  * can_replay also the memory of all bytes that a replay can make again, as can_replay says of their
  * content. Returns how many bytes of memory went back. The caller has waited until the device was
  * done with the memory, and nothing has begun to use it since.
@@ -83,7 +83,7 @@ void ms_carve_note(struct ms_allocation *allocation, size_t begin, size_t end,
 
 /* Bytes of returned blocks, of all allocations, that still have memory. */
 extern _Atomic uint64_t ms_space_dead;
-static inline uint64_t ms_carve_dead_bytes(void)
+static inline uint64_t ms_carve_dead_memory(void)
 {
     return atomic_load_explicit(&ms_space_dead, memory_order_relaxed);
 }

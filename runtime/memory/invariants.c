@@ -290,8 +290,8 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
             return extent_violates(violation, "what an extent refers to can give its bytes",
                                    extent);
     }
-    return MS_OWN(allocation)->blocks.uses_dead || MS_OWN(allocation)->dead_bytes <= outside ||
-           violates(violation, "dead_bytes are present, in no block", 0, allocation->bytes);
+    return MS_OWN(allocation)->blocks.uses_dead || MS_OWN(allocation)->dead_memory <= outside ||
+           violates(violation, "dead_memory is present, in no block", 0, allocation->bytes);
 }
 
 bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_violation *violation)

@@ -61,7 +61,7 @@ struct ms_inside {
 
     /* guarded by the claim */
     struct ms_published published;
-    size_t dead_bytes;         /* bytes of returned blocks that still have memory (ms_space_dead) */
+    size_t dead_memory;        /* bytes of returned blocks that still have memory (ms_space_dead) */
     struct ms_ranges *trimmed; /* owned; ranges whose memory went back as dead (carve.h) and
                                   has not come again; NULL: none */
     size_t least_pieces;       /* ms_carve_gather leaves a block in no more pieces than this */

@@ -188,7 +188,7 @@ void ms_space_remove(struct ms_allocation *allocation)
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)MS_OWN(allocation)->counted_unbacked);
-    atomic_fetch_sub(&ms_space_dead, MS_OWN(allocation)->dead_bytes);
+    atomic_fetch_sub(&ms_space_dead, MS_OWN(allocation)->dead_memory);
     if (MS_OWN(allocation)->counted_deferred) {
         count_deferred_locked(allocation, false);
         ms_examining_end();

@@ -111,8 +111,8 @@ bool ms_examining_no_kernel(CUcontext current)
     if (is_counted && atomic_load(&idle_after) == now)
         return true;
     const uint64_t ms = ms_order_patience(&patience);
-    const bool is_idle = are_done(MS_EVERY_DEVICE, ms_order_context_ends_within, ms) &&
-                         (is_known(current) || ms_order_context_ends_within(current, ms));
+    const bool is_idle = (is_known(current) || ms_order_context_ends_within(current, ms)) &&
+                         are_done(MS_EVERY_DEVICE, ms_order_context_ends_within, ms);
     ms_order_waited(&patience, !is_idle);
     if (is_idle && is_counted)
         atomic_store(&idle_after, now);
@@ -131,7 +131,7 @@ bool ms_examining_is_complete(CUcontext current, CUdevice device)
     const uint64_t now = UINT64_C(1) + atomic_load(&ms_hot.unexamined);
     if (atomic_load(&over[device]) == now)
         return true;
-    if (!are_done(device, is_done, 0) || (!is_known(current) && !is_done(current, 0)))
+    if ((!is_known(current) && !is_done(current, 0)) || !are_done(device, is_done, 0))
         return false;
     atomic_store(&over[device], now);
     return true;

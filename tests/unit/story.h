@@ -145,7 +145,7 @@ static inline void end_story(void)
         fake_program_memory_free(others);
     if (story_file.source != NULL)
         ms_source_drop(story_file.source);
-    CHECK_EQ(ms_carve_dead_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_memory(), 0);
     CHECK(!ms_defers_any());
     fake_check_empty();
 }

@@ -75,7 +75,7 @@ def family(name):
 def check_nccl(tap, wheel):
     """libtorch_cuda calls NCCL through its symbols, from a library of its own."""
     with open(os.path.join(SOURCE, "shim", "nccl.def"), encoding="utf-8") as file:
-        hooked = set(re.findall(r"^MS_NCCL(?:_COLLECTIVE)?\((nccl\w+),", file.read(), flags=re.M))
+        hooked = set(re.findall(r"^MS_NCCL(?:_COLLECTIVE|_WITH_CONFIG)?\((nccl\w+),", file.read(), flags=re.M))
     called = {name for name in wheel.undefined("libtorch_cuda.so") if name.startswith("nccl")}
     for name in ("ncclBcast", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclSend", "ncclRecv"):
         tap.check(f"{name} is called and hooked", name in called and name in hooked)

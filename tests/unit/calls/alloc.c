@@ -48,8 +48,8 @@ enum told {
     TOLD_POOL_GIVE_BACK,
     TOLD_SCRATCH_DROP,
     TOLD_PARAMETERS_FORGET,
-    TOLD_REGULAR_FORGET,
-    TOLD_REGULAR_END,
+    TOLD_RECURRING_FORGET,
+    TOLD_RECURRING_END,
     TOLD_DELAYED_FORGET,
     TOLD_EXAMINING_FORGET,
     TOLD_SETTLE,
@@ -85,13 +85,13 @@ TELLS(ms_pinned_pool_forget, TOLD_POOL_FORGET, (CUcontext context), (context), I
 TELLS(ms_pinned_pool_give_back, TOLD_POOL_GIVE_BACK, (CUcontext context), (context), IS_OURS)
 TELLS(ms_parameters_forget, TOLD_PARAMETERS_FORGET, (CUlibrary library), (library),
       CHECK(library == NULL))
-TELLS(ms_recurring_forget, TOLD_REGULAR_FORGET, (void), (), )
+TELLS(ms_recurring_forget, TOLD_RECURRING_FORGET, (void), (), )
 TELLS(ms_delayed_free_forget, TOLD_DELAYED_FORGET, (CUcontext context), (context), IS_OURS)
 TELLS(ms_examining_forget_context, TOLD_EXAMINING_FORGET, (CUcontext context), (context), IS_OURS)
 TELLS(ms_settle_now, TOLD_SETTLE, (const char *why), (why), )
 
 static bool has_saved;
-TELLS(ms_recurring_end, TOLD_REGULAR_END, (size_t bytes, bool saved), (bytes, saved),
+TELLS(ms_recurring_end, TOLD_RECURRING_END, (size_t bytes, bool saved), (bytes, saved),
       has_saved = saved)
 
 bool __wrap_ms_scratch_drop(void)
@@ -108,7 +108,7 @@ void __wrap_ms_state_event(const struct ms_event *event)
 }
 
 /* Answers of wrapped functions; by default the real ones. */
-static bool is_answering, is_tight, is_regular, is_unexamined;
+static bool is_answering, is_tight, is_recurring, is_unexamined;
 static bool copies_pass; /* when the shim asks about queued work */
 static unsigned asks, refusals;
 
@@ -123,7 +123,7 @@ bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_o
 
 bool __wrap_ms_recurring_expects(size_t bytes)
 {
-    return is_regular && bytes == FAKE_GRANULE;
+    return is_recurring && bytes == FAKE_GRANULE;
 }
 
 bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device)
@@ -549,8 +549,7 @@ MS_TEST_AFTER(start_pool, an_allocation_of_a_size_freed_often_is_recurring)
     give_back(address);
     for (int i = 0; i < 2 * ROUNDS; i++) {
         address = take(FAKE_GRANULE);
-        const bool is_recurring = facts_of(address).is_recurring;
-        CHECK_EQ(is_recurring, i >= ROUNDS);
+        CHECK_EQ(facts_of(address).is_recurring, i >= ROUNDS);
         fill(address);
         give_back(address);
     }
@@ -759,7 +758,7 @@ MS_TEST_AFTER(start, an_allocation_is_told_from_its_begin_to_its_end)
     CHECK(event_count == 1 && events[0].kind == MS_EVENT_FREE && events[0].bytes == FAKE_GRANULE);
     CHECK(told[TOLD_COMPARE] == 1 && told_bytes == FAKE_GRANULE);
     CHECK(told[TOLD_SHARD_FORGET] == 1 && told[TOLD_PUBLISH_FREED] == 1);
-    CHECK(told[TOLD_REGULAR_END] == 1 && has_saved); /* it never had memory */
+    CHECK(told[TOLD_RECURRING_END] == 1 && has_saved); /* it never had memory */
 }
 
 /* It may be allocated again: what serves all of them stays. */
@@ -820,7 +819,7 @@ MS_TEST_AFTER(start, a_free_in_a_capture_compares_and_gives_back_nothing)
     ms_delayed_free_run(NULL);
 }
 
-MS_TEST_AFTER(start_pool, allocations_of_pools_and_of_others_are_not_regular)
+MS_TEST_AFTER(start_pool, allocations_of_pools_and_of_others_are_not_recurring)
 {
     CUdeviceptr address = take(FAKE_GRANULE);
     CUresult result;
@@ -829,16 +828,16 @@ MS_TEST_AFTER(start_pool, allocations_of_pools_and_of_others_are_not_regular)
     struct ms_allocation_facts facts = facts_of(address);
     facts.is_opened = true;
     CHECK_EQ(ms_alloc_end(&facts), CUDA_SUCCESS);
-    CHECK_EQ(told[TOLD_REGULAR_END], 0);
+    CHECK_EQ(told[TOLD_RECURRING_END], 0);
     fake_check_empty();
 }
 
 MS_TEST_AFTER(start, the_end_of_a_context_forgets_all_that_belongs_to_it)
 {
     ms_alloc_end_context(FAKE_CONTEXT);
-    static const enum told all[] = {TOLD_REPLAY_FORGET,   TOLD_POOL_FORGET,
-                                    TOLD_SCRATCH_DROP,    TOLD_PARAMETERS_FORGET,
-                                    TOLD_REGULAR_FORGET,  TOLD_DELAYED_FORGET,
+    static const enum told all[] = {TOLD_REPLAY_FORGET,    TOLD_POOL_FORGET,
+                                    TOLD_SCRATCH_DROP,     TOLD_PARAMETERS_FORGET,
+                                    TOLD_RECURRING_FORGET, TOLD_DELAYED_FORGET,
                                     TOLD_EXAMINING_FORGET};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         CHECK_EQ(told[all[i]], 1);
@@ -948,16 +947,16 @@ MS_TEST_AFTER(start, copies_are_examined_while_calls_are_and_nothing_is_owned)
     atomic_store(&ms_hot.gated_copies, 0);
 }
 
-MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
+MS_TEST_AFTER(start, a_recurring_allocation_opens_no_window)
 {
     CUdeviceptr address;
     CUresult result;
     ms_window_end(false);
-    is_regular = true;
+    is_recurring = true;
     CHECK(allocate(&address) && facts_of(address).is_recurring);
     CHECK(ms_window_now().is_settled);
     CHECK(ms_alloc_free(address, &result));
-    is_regular = false;
+    is_recurring = false;
     CHECK(allocate(&address) && !facts_of(address).is_recurring);
     CHECK(!ms_window_now().is_settled);
     CHECK(ms_alloc_free(address, &result));

@@ -175,7 +175,7 @@ static void leaves(void)
     reports(2 * G, 2 * G);
     writes(0, 2 * G, 4 * G, resident);
     reports(2 * G, 0);
-    CHECK_EQ(ms_carve_dead_bytes(), 2 * G);
+    CHECK_EQ(ms_carve_dead_memory(), 2 * G);
     CHECK_EQ(kind_at(2 * G), MS_RESIDENT);
 }
 
@@ -183,11 +183,11 @@ STORY(a_block_in_the_window_gives_left_over_memory_back_first, leaves(),
       reports(2 * G, G - 1) /* less than a granule */, IS(is_backed(2 * G)), reports(2 * G, 0),
       reports(3 * G + 1, 2 * G) /* of none a whole granule */, IS(is_backed(3 * G)),
       reports(3 * G + 1, 0), reports(3 * G, G), IS(!is_backed(3 * G) && !is_backed(2 * G)),
-      EQUALS(ms_carve_dead_bytes(), 0), EQUALS(kind_at(3 * G), MS_UNDEFINED))
+      EQUALS(ms_carve_dead_memory(), 0), EQUALS(kind_at(3 * G), MS_UNDEFINED))
 /* Nor what is in no allocation. */
 STORY(a_block_in_the_window_leaves_memory_beside_it, leaves(), reports(G, G), reports(4 * G, G),
       reports(2 * G, BYTES) /* it does not fit */, IS(is_backed(2 * G) && is_backed(3 * G)),
-      EQUALS(ms_carve_dead_bytes(), 2 * G))
+      EQUALS(ms_carve_dead_memory(), 2 * G))
 STORY(a_block_in_the_window_gives_memory_at_the_end_back, leaves(), reports(6 * G, 2 * G),
       writes(0, 6 * G, BYTES, resident), reports(6 * G, 0), reports(6 * G, 2 * G),
       IS(!is_backed(6 * G) && !is_backed(BYTES - 1)))
@@ -226,7 +226,7 @@ static bool hand_out(size_t begin, int64_t bytes)
 STORY(a_report_takes_a_block_handed_out_unseen_back, leaves(), IS(hand_out(2 * G, 1)),
       EQUALS(all[0]->notes.touches, 2), reports(2 * G, 0), EQUALS(all[0]->notes.touches, 3),
       IS(!hand_out(2 * G, 0)) /* it is not handed out any more */,
-      EQUALS(ms_carve_dead_bytes(), 2 * G), IS(hand_out(2 * G, 2)), reports(2 * G + 1, 10),
+      EQUALS(ms_carve_dead_memory(), 2 * G), IS(hand_out(2 * G, 2)), reports(2 * G + 1, 10),
       IS(!hand_out(2 * G, 0)), has_block(0, 2 * G + 1, 2 * G + 11))
 
 /* All of the allocation was in use, and nothing of it is deferred. */

@@ -43,7 +43,7 @@ MS_TEST_AFTER(start, a_size_freed_again_and_again_is_left_to_the_driver)
 }
 
 /* The driver could give the memory away that others need. */
-MS_TEST_AFTER(start, promised_allocations_get_memory_before_regular_ones)
+MS_TEST_AFTER(start, promised_allocations_get_memory_before_recurring_ones)
 {
     for (int i = 0; i < ENOUGH; i++)
         defer(1, SIZE, false);
@@ -57,7 +57,7 @@ MS_TEST_AFTER(start, promised_allocations_get_memory_before_regular_ones)
     CHECK(ms_recurring_free(AT(0)));
 }
 
-MS_TEST_AFTER(start, a_deferred_regular_allocation_is_no_sign_of_loading)
+MS_TEST_AFTER(start, a_deferred_recurring_allocation_is_no_sign_of_loading)
 {
     for (int i = 0; i < ENOUGH; i++) {
         CHECK(!ms_recurring_expects(SIZE));
@@ -108,7 +108,7 @@ MS_TEST_AFTER(start, all_sizes_together_are_limited)
 }
 
 /* The first one after 16, then after twice as many each time. */
-MS_TEST_AFTER(start, a_regular_allocation_is_deferred_every_so_often)
+MS_TEST_AFTER(start, a_recurring_allocation_is_deferred_every_so_often)
 {
     int served = 0, turns = 0;
     for (int i = 0; i < ENOUGH; i++)
@@ -151,7 +151,7 @@ MS_TEST_AFTER(start, a_size_has_half_of_the_places_at_most)
     CHECK_EQ(count_log_lines("are left to the driver"), 1);
 }
 
-MS_TEST_AFTER(start, a_regular_size_may_be_as_large_as_all_together)
+MS_TEST_AFTER(start, a_recurring_size_may_be_as_large_as_all_together)
 {
     for (int i = 0; i < ENOUGH; i++)
         defer(1, MS_RECURRING_BYTES, false);

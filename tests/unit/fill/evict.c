@@ -360,13 +360,13 @@ STORY(dead_memory_goes_back_unless_a_graph_uses_it, carves(), writes(0, 0, 2 * G
       IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(), all[0]->notes.keeps_dead = false,
       lets_go(4 * G), has_memory(0, 4 * G),
       EQUALS(ms_allocation_lineage(all[0])->kind_bytes[MS_DEAD], 2 * G),
-      EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_dead_bytes(), 0))
+      EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_dead_memory(), 0))
 
 /* Trims, with so much memory and so much dead memory afterwards. */
 static void trims_to(CUdeviceptr address, size_t memory, size_t dead)
 {
     ms_evict_dead(address);
-    has_memory(0, memory), EQUALS(ms_carve_dead_bytes(), dead);
+    has_memory(0, memory), EQUALS(ms_carve_dead_memory(), dead);
 }
 
 static void trims(size_t memory, size_t dead)

@@ -307,7 +307,7 @@ static void carves(void)
 }
 
 STORY(suspending_reads_no_memory_blocks_left_behind, carves(), suspends(),
-      tells(3 * G, 0, 2 * G, 0), EQUALS(ms_carve_dead_bytes(), 0),
+      tells(3 * G, 0, 2 * G, 0), EQUALS(ms_carve_dead_memory(), 0),
       IS(!MS_OWN(all[0])->blocks.uses_dead), resumes(), finds(0, 2 * G, 5), has_memory(0, 2 * G))
 /* Where the blocks begin: what stands before them is in none. */
 STORY(suspending_an_allocation_of_blocks_strays_nowhere, takes_block(G, 3 * G), fills(G, 3 * G, 5),

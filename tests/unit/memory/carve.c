@@ -53,7 +53,7 @@ static void end(void)
     ms_space_release(allocation);
     fake_check_allocation(allocation);
     fake_allocation_free(allocation);
-    CHECK_EQ(ms_carve_dead_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_memory(), 0);
     fake_check_empty();
 }
 
@@ -187,16 +187,16 @@ MS_TEST_BETWEEN(start, end_anyway, a_returned_block_is_dead_and_its_memory_left_
     check(3 * G, 4 * G, MS_UNMAPPED);
     check(4 * G, 5 * G, MS_DEAD);
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
-    CHECK_EQ(ms_carve_dead_bytes(), 2 * G);
+    CHECK_EQ(ms_carve_dead_memory(), 2 * G);
     give(5 * G, 6 * G);
-    CHECK_EQ(ms_carve_dead_bytes(), 3 * G);
+    CHECK_EQ(ms_carve_dead_memory(), 3 * G);
     take(0, 2 * G); /* of which one granule is used again */
-    CHECK_EQ(ms_carve_dead_bytes(), 2 * G);
+    CHECK_EQ(ms_carve_dead_memory(), 2 * G);
     check(0, G, MS_UNDEFINED);
     check(G, 3 * G, MS_RESIDENT);
     ms_carve_set_dead(allocation, G);
     take(2 * G, 6 * G); /* of more than is dead */
-    CHECK_EQ(ms_carve_dead_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_memory(), 0);
 }
 
 MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
@@ -205,7 +205,7 @@ MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
     take(0, G);
     set(0, G, &resident);
     give(0, G);
-    CHECK_EQ(ms_carve_dead_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_memory(), 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_block_meets_what_is_left_over_there)
@@ -289,10 +289,10 @@ MS_TEST_BETWEEN(make_ready, end, memory_handed_out_while_ready_becomes_a_block)
     ms_carve_settle(allocation, 2 * G - 11, 4 * G);
     check_block(0, 0, 2 * G - 10);
     check_no_block(2 * G);
-    CHECK_EQ(ms_carve_dead_bytes(), 10 + 2 * G);
+    CHECK_EQ(ms_carve_dead_memory(), 10 + 2 * G);
     ms_carve_settle(allocation, 0, BYTES);
     check_block(2 * G, 4 * G, 5 * G);
-    CHECK_EQ(ms_carve_dead_bytes(), 10 + G);
+    CHECK_EQ(ms_carve_dead_memory(), 10 + G);
     CHECK(!hand_out(0, G)); /* none is ready any more */
     CHECK(!allocation->notes.keeps_dead && !MS_OWN(allocation)->blocks.uses_dead);
 }
@@ -541,7 +541,7 @@ MS_TEST_BETWEEN(start, end_anyway, the_bytes_around_a_cut_stay_a_block)
 
 STORY_BETWEEN(start, end, a_cut_range_is_not_left_over, take(0, 4 * G), set(0, 4 * G, &resident),
               give(0, 4 * G), ms_carve_cut(allocation, 3 * G, 4 * G),
-              EQUALS(ms_carve_dead_bytes(), 3 * G))
+              EQUALS(ms_carve_dead_memory(), 3 * G))
 
 /* The process ends: the program would use a block of which nothing is known. */
 MS_TEST_BETWEEN(start, end, a_rest_that_cannot_be_recorded_is_fatal)
@@ -674,14 +674,14 @@ static void start_dead(void)
     give(0, G);
     give(2 * G, 3 * G);
     give(4 * G, BYTES);
-    CHECK_EQ(ms_carve_dead_bytes(), BYTES - 2 * G);
+    CHECK_EQ(ms_carve_dead_memory(), BYTES - 2 * G);
 }
 
 /* The last granule reaches behind the end. */
 STORY_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays,
               EQUALS(ms_carve_give_back(allocation, NULL), 6 * G),
               EQUALS(ms_allocation_backing(allocation)->backed_bytes, 2 * G),
-              EQUALS(ms_carve_dead_bytes(), 0), check(0, G, MS_DEAD), check(2 * G, 3 * G, MS_DEAD),
+              EQUALS(ms_carve_dead_memory(), 0), check(0, G, MS_DEAD), check(2 * G, 3 * G, MS_DEAD),
               check(3 * G, 4 * G, MS_RESIDENT), check(4 * G, BYTES, MS_DEAD),
               EQUALS(ms_allocation_lineage(allocation)->cached_bytes, G))
 
@@ -697,7 +697,7 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
 {
     allocation->notes.keeps_dead = true;
     CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
-    CHECK_EQ(ms_carve_dead_bytes(), 0);
+    CHECK_EQ(ms_carve_dead_memory(), 0);
     allocation->notes.keeps_dead = false;
     ms_backing_chunk(&MS_OWN(allocation)->backing, 4 * G)->is_pinned = true;
     CHECK_EQ(ms_carve_give_back(allocation, NULL), 4 * G);

@@ -64,7 +64,7 @@ static void make(void)
                                                 .granule = GRANULE,
                                                 .chunks.item_bytes = sizeof(*backed),
                                                 .backed_bytes = 3 * GRANULE},
-                                    .dead_bytes = GRANULE};
+                                    .dead_memory = GRANULE};
     struct ms_sorted *all = &allocation.backing.chunks;
     CHECK(ms_sorted_insert(all, (struct ms_position){0, 0}, backed, 2));
     chunks = ms_sorted_item(all, (struct ms_position){0, 0});
@@ -375,9 +375,9 @@ MS_BREAKS(cache_a_copy, "what an extent refers to can give its bytes")
     set(64, 128, (struct ms_content){.kind = MS_SOURCE, .source = copy, .cached = true});
 }
 
-MS_BREAKS(count_more_dead, "dead_bytes are present, in no block")
+MS_BREAKS(count_more_dead, "dead_memory is present, in no block")
 {
-    allocation.dead_bytes++;
+    allocation.dead_memory++;
 }
 
 /* --- the table */
@@ -468,7 +468,7 @@ static int signal_of_claims(int claims)
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-STORY_ALONE(the_process_ends, make(), EQUALS(signal_of_claims(1), 0), allocation.dead_bytes++,
+STORY_ALONE(the_process_ends, make(), EQUALS(signal_of_claims(1), 0), allocation.dead_memory++,
             EQUALS(signal_of_claims(1), SIGABRT))
 
 /* Many extents are not looked at each time, but when enough claims have ended. */
@@ -484,7 +484,7 @@ MS_TEST(many_extents_are_checked_sometimes)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
     CHECK(allocation.lineage.extents.count > 512);
     CHECK_EQ(signal_of_claims(100), 0);
-    allocation.dead_bytes++;
+    allocation.dead_memory++;
     CHECK_EQ(signal_of_claims(8), 0);
     CHECK_EQ(signal_of_claims(16), SIGABRT);
 }

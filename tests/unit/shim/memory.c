@@ -194,7 +194,7 @@ MEMORY_TEST(an_allocation_is_deferred_or_the_drivers)
     must_have("yAAA");
 }
 
-MEMORY_TEST(an_allocation_of_a_regular_size_is_the_drivers_if_it_has_memory)
+MEMORY_TEST(an_allocation_of_a_recurring_size_is_the_drivers_if_it_has_memory)
 {
     struct ms_recurring_size *size =
         &ms_recurring.sizes[ms_recurring_hash(BYTES, MS_RECURRING_SIZE_BITS)];

@@ -319,22 +319,22 @@ STORY_AFTER(start, the_driver_frees_memory_that_is_not_ours, must_free(OURS, CUD
             must_free(THEIRS, CUDA_ERROR_INVALID_VALUE, "F"))
 
 /* Whether the address is free for a recurring allocation of the driver. */
-static bool serve_regular(struct ms_recurring_size *size, CUdeviceptr address)
+static bool serve_recurring(struct ms_recurring_size *size, CUdeviceptr address)
 {
     ms_recurring_serve(size, address);
     return atomic_load(&size->room) == 0;
 }
 
-MS_TEST_AFTER(start, a_regular_allocation_is_counted_and_not_host_memory)
+MS_TEST_AFTER(start, a_recurring_allocation_is_counted_and_not_host_memory)
 {
     struct ms_recurring_size size = {0};
-    CHECK(serve_regular(&size, THEIRS));
+    CHECK(serve_recurring(&size, THEIRS));
     must_have("");
     CHECK_EQ(cuMemFreeAsync(THEIRS, STREAM), CUDA_SUCCESS);
     must_have("F");
     CHECK_EQ(atomic_load(&size.room), 1);
     atomic_store(&size.room, 0);
-    CHECK(serve_regular(&size, THEIRS));
+    CHECK(serve_recurring(&size, THEIRS));
     atomic_store(&ms_hot.started, 0); /* a forked child */
     CHECK_EQ(cuMemFreeAsync(THEIRS, STREAM), CUDA_SUCCESS);
     must_have("Fh");
