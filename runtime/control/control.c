@@ -479,7 +479,8 @@ static void serve_client(struct client *client)
 }
 
 /* now_ns: the time of the poll. Silence is measured up to then: a client that sends while another
- * client's request is served is ready at the next poll. */
+ * client's request is served is ready at the next poll. polled[i] is client i's: only the caller
+ * accepts clients or closes gaps, before the poll and after this call. */
 static void serve_ready(const struct pollfd *polled, int count, uint64_t now_ns)
 {
     for (int i = 0; i < count; i++) {
